@@ -21,15 +21,12 @@ from accelerate.utils import gather_object
 from PIL import Image
 
 from inference.batches import process_share
-from inference.decoding.objects import choose_objects
-from inference.jobs import Job
-from inference.outputs.requested_outputs import RequestedOutputs, request_outputs
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
+from inference.requested_outputs import RequestedOutputs, request_outputs
 from inference.scoring.report import ScoredImage, print_scores
-from inference.scoring.score import ScoreError
 from inference.work import prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
@@ -43,6 +40,9 @@ from runtime.launch import (
 )
 from runtime.precision import default_precision
 from runtime.script import run_script
+from tasks.job import Job
+from tasks.objects.decode import choose_objects
+from tasks.scoring.score import ScoreError
 
 
 class Failure(NamedTuple):

@@ -24,7 +24,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -32,7 +32,8 @@ from data_utils.loading.batch_sampler import BatchSplit, Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.pairs import open_pairs
-from data_utils.targets.classes import ClassReader
+from tasks.classes.reader import ClassReader
+from train_utils.dataset import load_dataset_info
 from unet import Preprocess, UNetConfig
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Annotated, Any
 
 from data_utils.class_names import BACKGROUND, OUTSIDE, holds_names
+from data_utils.point_states import ABSENCES
 from runtime.errors import DataError
 from runtime.settings import setting
 from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed, checked
-from tasks import TASKS
-from tasks.points import ABSENCES
 
 NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 STRENGTHS = ("none", "mirror", "basic", "strong")  # of augmentation
@@ -63,9 +62,7 @@ class DataConfig:
     augment: Annotated[str, OneOf(STRENGTHS)] | None = _first(
         "mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise", unplanned="basic"
     )
-    task: Annotated[str, OneOf(TASKS)] | None = _data(
-        "what the network learns of an image (default: found in the data)"
-    )
+    task: str | None = _data("what the network learns of an image (default: found in the data)")
     regions: str | None = _data(
         "learn unions of mask values, 'whole=1+2+3;core=2+3;active=3', and write a mask of their first values",
         metavar="REGIONS",

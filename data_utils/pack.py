@@ -37,7 +37,6 @@ from runtime.errors import DataError
 from runtime.script import run_script
 from runtime.settings import reader
 from runtime.values import Positive
-from tasks.classes import Classes
 
 SHARD_MB = 256.0
 # limits of a group of rows: a stream holds several groups of each image of a batch in memory
@@ -137,7 +136,7 @@ def main() -> None:
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
     pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
-    config = DataConfig(str(args.folder), task=Classes.name, **pairing)
+    config = DataConfig(str(args.folder), task="classes", **pairing)
     folders = open_folder(args.folder, ["test"], config, points={})
     splits = {name: with_places(open_split()) for name, open_split in folders.items()}
     if any(records.metadata.bands for records in splits.values()):

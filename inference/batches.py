@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 
-from inference.jobs import Job
+from tasks.job import Job
 
 
 def group_jobs(

@@ -18,8 +18,9 @@ from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import read_spacing
 from inference.input_files import StemmedFile, files_of_patterns, stem_of
-from inference.jobs import MASK, InputPages, Job, Truth
+from inference.input_pages import InputPages, Truth
 from runtime.errors import DataError
+from tasks.job import MASK, Job
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 CHANNEL_WORD = re.compile("(?:^|[ _.-])[^ _.-]*[a-zA-Z][^ _.-]*$")  # how BraTS does: CASE_flair, CASE_t1

@@ -14,13 +14,13 @@ from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
-from inference.jobs import OVERLAY, Job
-from inference.outputs import new_format
-from inference.outputs.prediction_format import LegendEntry, MaskFormat, PredictionFormat
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
+from inference.requested_outputs import RequestedOutputs
 from runtime.errors import ImageError
+from tasks import new_format
+from tasks.job import OVERLAY, Job
+from tasks.prediction_format import LegendEntry, MaskFormat, PredictionFormat
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000

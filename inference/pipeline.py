@@ -12,18 +12,18 @@ from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.visualize import to_rgb
-from inference.decoding.decoder import Decoded
-from inference.jobs import Job
 from inference.network_inputs import NetworkInputs
-from inference.outputs.files import PredictedImage, read_missing
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
-from inference.scoring.score import Score, ScoreError
+from inference.requested_outputs import RequestedOutputs
 from inference.tiling import strip_length
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, run_pipeline
+from tasks.job import Job
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage, read_missing
+from tasks.scoring.score import Score, ScoreError
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"

@@ -18,10 +18,6 @@ from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed_image import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from inference.decoding import new_decoder
-from inference.decoding.decoder import Decoded, decode_strips
-from inference.decoding.landmarks import PredictedPoints
-from inference.decoding.views import average, average_views, mirror_back
 from inference.models import check_ensemble, load_network
 from inference.network_inputs import (
     NetworkInput,
@@ -33,10 +29,14 @@ from inference.network_inputs import (
 )
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import resize_logits, resize_strips
+from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
-from tasks import task_of_model
-from tasks.landmarks import Landmarks
+from tasks import new_decoder, task_of_model
+from tasks.decoder import decode_strips
+from tasks.landmarks.decode import PredictedPoints
+from tasks.landmarks.loss import Landmarks
+from tasks.prediction import Decoded
 from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig

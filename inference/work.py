@@ -7,19 +7,23 @@ from functools import cache
 from pathlib import Path
 
 from inference.batches import group_jobs
+from inference.disk import check_disk
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, jobs_of_files, named_job
-from inference.jobs import Job
-from inference.outputs.disk import check_disk
-from inference.outputs.polygons import check_places
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
+from inference.requested_outputs import RequestedOutputs
+from inference.scoring.true_masks import TruthFolder
+from inference.scoring.true_points import TruePoints
 from inference.tiling import Tiling
 from inference.written_files import check_unfinished, check_written
 from runtime.console import say
 from runtime.files import remove_leftovers
+from tasks.job import Job
+from tasks.landmarks.write import PointFormat
+from tasks.polygons import check_places
+from tasks.prediction_format import MaskFormat, PredictionFormat
 from unet.config import UNetConfig
 
 INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
@@ -72,9 +76,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
         reads_places=reads_places,
         keeps_place=output_format.writes_rasters,
     )
-    truth = None
-    if args.truth:
-        truth = output_format.truth(args.truth, args.mask_suffix, reads_places=reads_places)
+    truth = _truth_of_call(args, output_format, reads_places=reads_places)
     output = args.file or args.output
     files = files_of_patterns(args.input, output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix)
     jobs = jobs_of_files(files, output, rules, truth)
@@ -84,6 +86,25 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     return jobs
+
+
+def _truth_of_call(
+    args: PredictSettings, output_format: PredictionFormat, *, reads_places: bool
+) -> TruthFolder | TruePoints | None:
+    """The place of the true masks or points that the call names, if any."""
+    if args.truth is None:
+        return None
+    if isinstance(output_format, PointFormat):
+        return TruePoints(args.truth, output_format.task)
+    assert isinstance(output_format, MaskFormat)
+    return TruthFolder(
+        args.truth,
+        args.mask_suffix,
+        output_format.class_folders,
+        output_format.object_classes,
+        output_format.true_class_map,
+        reads_places,
+    )
 
 
 def _remove_leftovers(jobs: Iterable[Job], requested: RequestedOutputs) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from data_utils.sources.walk import walk
-from inference.jobs import LEGEND, Job
-from inference.outputs.coco import COCO
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
 from inference.provenance import MODEL_FILES, RECORD, is_recorded
+from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
+from tasks.job import LEGEND, Job
+from tasks.objects.coco import COCO
 
 METRICS = "metrics.json"
 FileId = tuple[int, int]  # the device and number of a file, which all of its names share

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from runtime.errors import SettingsError
 from tasks.confusion import ClassCounts
 from tasks.losses import LOSSES, Loss, RegionSums
 from tasks.tables import Column
@@ -127,3 +128,24 @@ class PixelsAndRegions(Task):
 
     def to(self: AnyTask, device: torch.device) -> AnyTask:
         return replace(self, weights=self.class_weights.to(device))
+
+
+def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
+    """(num_classes,) loss weights: the given ones, or none, or for ["auto"] inverse to the root of each class's pixels.
+
+    The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
+    1, and so has a class without pixels.
+
+    Raises SettingsError if there is not one weight for each class.
+    """
+    if weights is None or list(weights) == ["none"]:
+        return None
+    if list(weights) == ["auto"]:
+        pixels = torch.tensor(class_pixels, dtype=torch.float32)
+        return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
+    if "auto" in weights or "none" in weights or len(weights) != len(class_pixels):
+        raise SettingsError(
+            f"--class-weights has {len(weights)} values for {len(class_pixels)} classes;"
+            " give `auto`, `none` or one for each class"
+        )
+    return torch.tensor(weights)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.target import Target
+from data_utils.target import Target
 from tasks.task import Task
 
 

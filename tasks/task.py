@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from data_utils.target import OwnTarget, Target
 from tasks.calibration import no_counts
 from tasks.tables import Column, Table, as_text
-from tasks.target import OwnTarget, Target
 from unet.config import UNetConfig
 
 

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from data_utils.sources.records import Records
-from inference.decoding import new_decoder
-from inference.decoding.decoder import Decoder
-from inference.decoding.views import predict_strips
+from data_utils.target import Target
+from inference.views import predict_strips
 from runtime.console import listing, track
 from runtime.device import download
 from runtime.errors import TrainingError
+from tasks import new_decoder
 from tasks.calibration import calibration_error, no_counts
+from tasks.decoder import Decoder
 from tasks.step_loss import StepLoss
-from tasks.target import Target
 from tasks.task import Scores, Task
 from train_utils.compilation import eager
 from train_utils.sharding import share_statistics, whole_network

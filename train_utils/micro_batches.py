@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 
 from data_utils.loading.augmentation import Recolor, augment
 from data_utils.loading.dataset import TrainingBatch
+from data_utils.target import Target
 from runtime.device import upload
-from tasks.target import Target
 from train_utils.compilation import compile_recolor
 from unet.blocks import channels_last
 

@@ -11,6 +11,7 @@ from runtime.console import counted, say
 from runtime.distributed import on_main
 from runtime.errors import WriteError
 from runtime.files import tolerate_write_errors
+from tasks import new_section
 from tasks.task import Task
 from train_utils.checkpoints import Checkpoints
 from train_utils.clock import milliseconds_since_start
@@ -30,7 +31,6 @@ from train_utils.reporting.samples import (
     save_pictures,
     worst_and_best,
 )
-from train_utils.reporting.sections import new_section
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.sharding import whole_network

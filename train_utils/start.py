@@ -10,7 +10,7 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes
@@ -22,6 +22,7 @@ from runtime.precision import default_precision
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.compilation import compile_blocks, compile_loss
+from train_utils.dataset import load_dataset_info
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data

@@ -13,21 +13,21 @@ import numpy as np
 from data_utils.analysis.inspection import InspectedSplits, SplitInspection
 from data_utils.analysis.label_sets import labeled_indices
 from data_utils.analysis.point_warnings import point_warnings
+from data_utils.bits import MOST_CLASSES, unpack_bits
 from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, value_text
+from data_utils.sources.overlapping import OVERLAPPING
 from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Records, annotation_summaries, spread_indices
 from data_utils.sources.volumes import voxel_size_warnings
-from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError
-from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
@@ -362,7 +362,7 @@ def covered_objects(findings: Findings) -> Iterator[str]:
     if shared_pixels > MIN_NOTABLE_SHARE * labeled_pixels:
         yield (
             f"{shared_pixels / labeled_pixels:.0%} of the labeled pixels lie in objects of several classes, and count"
-            f" as the uppermost one; --task {Overlapping.name} learns all classes of a pixel"
+            f" as the uppermost one; --task {OVERLAPPING} learns all classes of a pixel"
         )
 
 
@@ -391,7 +391,7 @@ def _places(findings: Findings) -> Iterator[str]:
 
 def _targets(findings: Findings) -> Iterator[str]:
     yield from findings.reader.warnings(findings.splits)
-    if isinstance(findings.reader, PointReader):
+    if findings.reader.takes_points:
         yield from point_warnings(findings.inspected_splits, findings.reader.sided_pairs)
 
 

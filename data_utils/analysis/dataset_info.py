@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.content import sampled_indices
 from data_utils.analysis.data_warnings import Findings, find_warnings
 from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspection import ClassLocations, InspectedSplits, SplitInspection, total_pixels
@@ -19,18 +19,11 @@ from data_utils.analysis.volume_statistics import target_spacing, usable_spacing
 from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.sources.holdout import leak_warnings
-from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
-from data_utils.targets import find_named_classes, reader_type
-from data_utils.targets.classes import ClassReader
-from data_utils.targets.find import find_task, task_warnings
-from data_utils.targets.palettes import with_palette_colors
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.console import counted, listing
 from runtime.errors import DataError
-from tasks.classes import Classes
 from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
@@ -165,45 +158,21 @@ class DatasetInfo:
         return text
 
 
-def load_dataset_info(config: DataConfig) -> DatasetInfo:
-    """Find the data set, read every header, every mask and a sample of the images.
-
-    The results are cached until a file changes. Raises DataError that names the files with problems; with
-    `on_bad_sample` "skip" these files are noted instead.
-    """
-    train, val = load_records(config)
-    warnings = task_warnings(train, config)
-    if config.val_group is None and config.val_blocks is None:
-        warnings += leak_warnings(train, val)
-    insists = config.task == Classes.name
-    config = replace(config, task=find_task(train, config))
-    targets = reader_type(config)
-    classes = find_named_classes(train, config)
-    if targets is ClassReader:
-        train, val, lines = with_palette_colors(train, val, classes)
-        warnings += lines
-    if not train.is_stream:
-        try:
-            info = inspect_files(train, val, config, classes, insists=insists)
-        except DataError as error:
-            raise DataError("; ".join([str(error), *warnings])) from error
-        return replace(info, content=content_key([train, val]), warnings=warnings + info.warnings)
-    lacks_classes = targets.has_classes and not classes
-    if lacks_classes or not (config.image_size or config.crop_size):
-        raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
-    info = sample_stream(train, val, config, classes)
-    return replace(info, content=content_key([train, val]))
-
-
 def inspect_files(
-    train: Records, val: Records, config: DataConfig, classes: NamedClasses, *, insists: bool = False
+    train: Records,
+    val: Records,
+    targets: type[TargetReader],
+    config: DataConfig,
+    classes: NamedClasses,
+    *,
+    insists: bool = False,
 ) -> DatasetInfo:
     """Inspect files that can be read before training; `insists` is the one of `check_masks`.
 
     Raises DataError for settings that do not fit the data.
     """
     _check_settings(train, config)
-    limits_values = reader_type(config).has_classes and config.outside_rule is None
+    limits_values = targets.has_classes and config.outside_rule is None
     has_names = bool(classes)
     inspected_splits: list[tuple[SplitInspection, Records]] = []
     for title, records in (("checking training files", train), ("checking validation files", val)):
@@ -212,7 +181,7 @@ def inspect_files(
         inspected_splits.append((inspect_once(records, title, inspector, has_names=has_names), records))
     for inspection, records in inspected_splits:
         _check(inspection, records, config)
-    reader, pixels = understand(train, inspected_splits, classes, config, insists=insists)
+    reader, pixels = understand(train, inspected_splits, targets, classes, config, insists=insists)
     for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
@@ -239,7 +208,13 @@ def _check_settings(records: Records, config: DataConfig) -> None:
 
 
 def understand(
-    train: Records, inspected_splits: InspectedSplits, classes: NamedClasses, config: DataConfig, *, insists: bool
+    train: Records,
+    inspected_splits: InspectedSplits,
+    targets: type[TargetReader],
+    classes: NamedClasses,
+    config: DataConfig,
+    *,
+    insists: bool,
 ) -> tuple[TargetReader, dict[MaskValue, int]]:
     """The reader of the targets, and how many pixels of the masks hold each value.
 
@@ -249,7 +224,6 @@ def understand(
 
     Raises DataError if the meaning of the masks is unclear.
     """
-    targets = reader_type(config)
     pixels = total_pixels(inspected_splits)
     if targets.has_classes and not classes:
         check_masks(inspected_splits, pixels, insists=insists)
@@ -270,10 +244,11 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
-def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
+def sample_stream(
+    train: Records, val: Records, targets: type[TargetReader], config: DataConfig, classes: NamedClasses
+) -> DatasetInfo:
     """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
     sample = _random_sample(train, config.seed)
-    targets = reader_type(config)
     inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)
     _check(inspection, sample, config)

@@ -8,9 +8,9 @@ from data_utils.analysis.inspection import ClassLocations, Inspection, problem_o
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_if_large
+from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.records import Record
-from tasks.points import PRESENT
 
 
 def inspect_points(record: Record, *, windows: bool = False) -> Inspection:

@@ -8,11 +8,11 @@ import numpy as np
 from data_utils.analysis.inspection import InspectedSplits
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Record
 from runtime.console import counted, listing
-from tasks.points import PRESENT
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
 # if sides mean anything, the left point lies on the same side of the right one in at least this share of images

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.bits import pack_bits
 from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import as_color, as_grey, pack, unpack, value_key, value_text
 from runtime.console import listing
 from runtime.errors import DataError
-from tasks.overlapping import pack_bits
 from unet.config import MaskValue
 
 CLASS_NUMBERS = 32  # whole numbers below it are classes; smoothed edges have brightness

@@ -120,7 +120,7 @@ class PointSource(NamedTuple):
         file: the file that lists them.
         space: the unit and axes of positions, as in `PointTable`.
         positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
-        states: (K,) int64, the states of `tasks.points`.
+        states: (K,) int64, see `data_utils.point_states`.
         size: (H, W) of the image that they were made for, if the file has it.
     """
 

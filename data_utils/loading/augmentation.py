@@ -16,8 +16,8 @@ from torch import Tensor
 
 from data_utils.config import STRENGTHS
 from data_utils.loading.noise import unit_noise
+from data_utils.target import AnyTarget
 from runtime.device import upload, upload_like
-from tasks.target import AnyTarget
 
 ELASTIC = (2, 3, 3)
 ELASTIC_PIXELS = 10.0  # standard deviation of elastic displacements: the paper's, whose images are 512 x 512

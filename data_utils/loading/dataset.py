@@ -15,9 +15,9 @@ from data_utils.loading.augmentation import Augmentation, pack_augmentations, sa
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.decoded_cache import Sample, decode_once
 from data_utils.loading.samples import new_samples
+from data_utils.target import Target
 from runtime.cache import digest
 from runtime.errors import DataError
-from tasks.target import Target
 from unet.config import Preprocess
 
 

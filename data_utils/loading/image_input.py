@@ -8,8 +8,8 @@ import numpy as np
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
+from data_utils.target import AnyTarget
 from runtime.errors import ImageError, UserWarningLine
-from tasks.target import AnyTarget
 from unet.config import Preprocess
 
 CHUNK_ROWS = 128  # output rows that are resized at once, at most

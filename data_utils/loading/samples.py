@@ -13,7 +13,7 @@ from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.records import Record
-from tasks.target import Target
+from data_utils.target import Target
 from unet.config import Preprocess
 
 

@@ -34,7 +34,7 @@ from data_utils.sources.points.find import (
     open_splits,
     other_csv_files,
 )
-from data_utils.sources.points.table import PointTable
+from data_utils.sources.points.table import LANDMARKS, PointTable
 from data_utils.sources.records import Records, SplitOpeners, select, select_all
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.side_by_side import find_side_by_side
@@ -47,7 +47,6 @@ from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
 from runtime.redact import PASSWORD
-from tasks.landmarks import Landmarks
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
@@ -157,7 +156,7 @@ def _find_tables(config: DataConfig) -> SplitOpeners:
 
 def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
     """Split -> its points, if they are asked for or the folder has no masks; else empty."""
-    explicit = config.task == Landmarks.name
+    explicit = config.task == LANDMARKS
     if not explicit and config.task is not None:
         return {}
     if not explicit and not lacks_masks(path, named_splits):
@@ -187,7 +186,7 @@ def open_folder(
     """
     point_openers = open_splits(path, points, config.absent, config.allow_unpaired)
     are_for_volumes = any(table.axes == 3 for table in points.values())
-    if points and (config.task == Landmarks.name or are_for_volumes or are_annotations(points)):
+    if points and (config.task == LANDMARKS or are_for_volumes or are_annotations(points)):
         return point_openers
     if _may_overlap(config):
         overlapping = find_overlapping(path, named_splits, config)

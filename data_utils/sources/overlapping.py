@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import (
@@ -34,10 +35,9 @@ from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, 
 from data_utils.sources.volumes import join_channels, read_spacing, volume_file
 from data_utils.sources.walk import walk
 from runtime.errors import DataError, ImageError
-from tasks.overlapping import MOST_CLASSES, Overlapping
 from unet.config import MaskValue
 
-OVERLAPPING = Overlapping.name
+OVERLAPPING = "overlapping"  # the task of such classes
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
 
 

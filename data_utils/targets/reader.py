@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
 
 from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
@@ -21,12 +20,10 @@ from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
 from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
+from data_utils.target import Target
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
-from tasks.confusion import confusion_matrix, matrix_scores
-from tasks.target import Target
-from tasks.task import Task
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import MaskValue
 
 
 class TargetReader(ABC):
@@ -114,6 +111,11 @@ class TargetReader(ABC):
         """The labels (*spatial) that crops are taken around; unknown for classes that the image is not labeled for."""
         return target.main
 
+    @property
+    def sided_pairs(self) -> list[tuple[int, int]]:
+        """The points, by their indices in the files, that change places in the mirror, each pair once."""
+        return []
+
     def mirror(self, target: Target) -> Target:
         """The target of an image that will be mirrored: left and right exchange their names."""
         return target
@@ -131,7 +133,7 @@ class TargetReader(ABC):
         return self
 
     @abstractmethod
-    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Any:
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
@@ -190,20 +192,7 @@ class TargetReader(ABC):
 
         Returns 1 if the loss of detail is not measured.
         """
-        if self.class_map is None:
-            return 1.0
-        classes = len(self.class_map)
-        matrix = torch.zeros(classes, classes, dtype=torch.int64)
-        for record in records:
-            mask = self.class_map.encode(read_mask(record["target"], record["name"]), record["name"])
-            labeled = self.labeled_in_map(record.get("labeled"))
-            if labeled is not None:
-                mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
-            restored = resize_back(mask, scale)
-            valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
-            predicted, true = (torch.from_numpy(labels[valid]).long() for labels in (restored, mask))
-            matrix += confusion_matrix(predicted, true, classes)
-        return matrix_scores(matrix)["mean_iou"] or 0.0
+        return 1.0
 
     def describe_pixels(self) -> list[str]:
         """Lines on how many pixels have each meaning, for readers without a class map."""

@@ -10,12 +10,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from inference.decoding import new_decoder
 from inference.export.graph import prepares_images
 from inference.export.proof import TOLERANCE, check_answers, expected_logits, proof_images
 from runtime.errors import ModelError, SettingsError
 from runtime.files import replace_path
-from tasks import task_of_model
+from tasks import new_decoder, task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference.decoding import new_decoder
-from tasks import task_of_model
+from tasks import new_decoder, task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 

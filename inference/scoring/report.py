@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inference.scoring.areas import area_report, area_table
-from inference.scoring.boundary import BoundaryScores, boundary_report
-from inference.scoring.surfaces import case_report, case_table
 from runtime.console import say
 from tasks.calibration import calibration_report
+from tasks.scoring.areas import area_report, area_table
+from tasks.scoring.boundary import BoundaryScores, boundary_report
+from tasks.scoring.surfaces import case_report, case_table
 from tasks.task import Scores
 
 WORST_SHOWN = 5  # images with the worst scores that the terminal lists

@@ -17,10 +17,11 @@ from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Record, Records
 from data_utils.sources.spelling import composed
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
-from inference.jobs import InputPages, Job, MaskFile
-from inference.scoring.annotated_masks import AnnotatedClasses, AnnotatedObjects, value_indices
+from inference.input_pages import InputPages
 from runtime.console import counted
 from runtime.errors import DataError
+from tasks.job import Job, MaskFile
+from tasks.scoring.annotated_masks import AnnotatedClasses, AnnotatedObjects, value_indices
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads

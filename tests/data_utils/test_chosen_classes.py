@@ -1,6 +1,6 @@
 """Classes chosen by name, joined, and what becomes of the others: in masks, models and scores.
 
-Modules: data_utils/class_names.py, data_utils/class_map.py, data_utils/targets/classes.py.
+Modules: data_utils/class_names.py, data_utils/class_map.py, tasks/classes/reader.py.
 """
 
 import json
@@ -12,12 +12,12 @@ from PIL import Image
 from support.data_sets import load_info
 from support.in_process import Run, run_train
 
-from data_utils.analysis.check_data import check_data
 from data_utils.class_map import ClassMap, resolve_classes
 from data_utils.class_names import named_classes, parse_classes
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.errors import CheckpointError, DataError
+from train_utils.check_data import check_data
 from unet import UNet
 
 FILE_CLASSES = ((0, "background"), (1, "car"), (2, "dog"), (3, "person"))

@@ -1,6 +1,6 @@
 """Masks stored at another size than their images: usable where the proportions agree, scored at their own size.
 
-Modules: inference/scoring/masks.py, inference/scoring/true_masks.py.
+Modules: tasks/scoring/masks.py, inference/scoring/true_masks.py.
 """
 
 import json
@@ -16,11 +16,11 @@ from support.folders import write_folder
 from support.in_process import run_train
 from support.launches import predict
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 from unet import Preprocess, UNet
 
 TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]

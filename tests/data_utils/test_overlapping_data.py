@@ -1,6 +1,6 @@
 """Classes that overlap in images: masks and objects of each class, and what their reader tells the task.
 
-Modules: data_utils/analysis/data_warnings.py, data_utils/sources/overlapping.py, data_utils/targets/overlapping.py.
+Modules: data_utils/analysis/data_warnings.py, data_utils/sources/overlapping.py, tasks/overlapping/reader.py.
 """
 
 import json
@@ -12,7 +12,6 @@ from support.annotations import error_of
 from support.data_sets import load_info, unnoticed_changes
 from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.files import FileRecords
@@ -27,6 +26,7 @@ from data_utils.sources.overlapping import (
     open_class_folders,
 )
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 
 
 @pytest.fixture

@@ -15,20 +15,20 @@ from PIL import Image
 from support.in_process import run_train
 from support.points import point_table
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points, open_splits
 from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import join_tables
-from data_utils.targets.points import PointReader
 from inference import Predictor
 from runtime.errors import DataError
-from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.reader import PointReader
+from train_utils.dataset import load_dataset_info
 
 SIZE = (20, 16, 12)  # along the axes of the file
 NAMES = ("front", "back")

@@ -32,10 +32,10 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.writers import write_png
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
-from inference.outputs.classes import ClassFormat
 from inference.page import PagePredictor, page_job, prediction_html
 from runtime.errors import ImageError, SettingsError, UsageError
-from tasks.landmarks import Landmarks
+from tasks.classes.write import ClassFormat
+from tasks.landmarks.loss import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 SERVING = ROOT / "docs" / "serving.md"

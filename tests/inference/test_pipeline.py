@@ -18,10 +18,10 @@ from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
-from inference.jobs import Job
-from inference.outputs.prediction_format import MaskFormat
 from inference.pipeline import PredictionPipeline
-from inference.scoring.score import ScoreError
+from tasks.job import Job
+from tasks.prediction_format import MaskFormat
+from tasks.scoring.score import ScoreError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 

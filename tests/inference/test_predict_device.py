@@ -2,7 +2,7 @@
 
 Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
 
-Modules: inference/pipeline.py, inference/batches.py, inference/jobs.py.
+Modules: inference/pipeline.py, inference/batches.py, tasks/job.py.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import inference.decoding.decoder
 import inference.predictor
+import tasks.decoder
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
-from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job
-from inference.outputs import new_format
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
+from inference.requested_outputs import RequestedOutputs
+from tasks import new_format
+from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -60,7 +60,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(tensors))
         return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
 
-    monkeypatch.setattr(inference.decoding.decoder, "download", zeros)
+    monkeypatch.setattr(tasks.decoder, "download", zeros)
     return counts
 
 

@@ -18,9 +18,9 @@ from support.prediction import touch
 from inference import Predictor
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
-from inference.jobs import Job
 from inference.scoring.true_masks import TruthFolder
 from runtime.errors import DataError
+from tasks.job import Job
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):

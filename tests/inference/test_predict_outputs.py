@@ -1,7 +1,7 @@
 """What predict.py writes and keeps: one model's files in a folder, whole ones only, on a disk that takes them.
 
-Modules: inference/outputs/requested_outputs.py, inference/outputs/disk.py, inference/outputs/files.py,
-inference/outputs/prediction_format.py, inference/outputs/classes.py, inference/provenance.py.
+Modules: inference/requested_outputs.py, inference/disk.py, tasks/prediction_files.py,
+tasks/prediction_format.py, tasks/classes/write.py, inference/provenance.py.
 """
 
 import json

@@ -15,9 +15,9 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from inference import Predictor
 from runtime.errors import ImageError, ModelError
-from tasks.classes import Classes
-from tasks.landmarks import Landmarks
-from tasks.objects import Objects
+from tasks.classes.loss import Classes
+from tasks.landmarks.loss import Landmarks
+from tasks.objects.loss import Objects
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 

@@ -1,7 +1,7 @@
 """Tiles give what the whole image gives, proved in float64, or are blended and say so.
 
 Modules: inference/tiling/cuts.py, inference/tiling/receptive_field.py, inference/tiling/resizing.py,
-inference/tiling/stream.py, inference/tiling/planning.py, inference/decoding/classes.py.
+inference/tiling/stream.py, inference/tiling/planning.py, tasks/classes/decode.py.
 """
 
 import itertools
@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
-from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
+from tasks.classes.decode import most_likely
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
 

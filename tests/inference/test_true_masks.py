@@ -1,4 +1,7 @@
-"""The true mask of each input: by the stem of its name, a suffix, its page, or in a folder for each class."""
+"""The true mask of each input: by the stem of its name, a suffix, its page, or in a folder for each class.
+
+Module: inference/input_pages.py.
+"""
 
 import json
 from dataclasses import replace
@@ -14,9 +17,10 @@ from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below
-from inference.jobs import InputPages, Job, MaskFile
+from inference.input_pages import InputPages
 from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
+from tasks.job import Job, MaskFile
 
 
 def stems(*names: str) -> list[Path]:

@@ -12,8 +12,8 @@ import pytest
 from support.prediction import touch
 
 from inference import Predictor
-from inference.outputs.requested_outputs import request_outputs
 from inference.predict_settings import parse_args
+from inference.requested_outputs import request_outputs
 from inference.work import Work, prepare_work
 from runtime.errors import DataError
 from unet import UNet

@@ -15,20 +15,17 @@ from torch import Tensor
 
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.targets import TARGETS
+from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import colorize, to_rgb
-from inference.decoding import DECODERS
-from inference.decoding.decoder import Decoder
-from inference.outputs import FORMATS
-from inference.outputs.prediction_format import MaskFormat
 from runtime.errors import DataError
 from tasks import TASKS
+from tasks.decoder import Decoder
+from tasks.kind import TaskKind
+from tasks.prediction_format import MaskFormat
+from tasks.section import Section
 from tasks.tables import Column, Table
-from tasks.target import Target, labels
 from tasks.task import Scores, Task
-from train_utils.reporting.section import Section
-from train_utils.reporting.sections import SECTIONS
 from unet.config import MaskValue, UNetConfig
 
 UNKNOWN = -1
@@ -211,11 +208,7 @@ class GreySection(Section):
 
 def register() -> None:
     """Make the task known."""
-    TASKS[Grey.name] = Grey
-    TARGETS[Grey.name] = GreyReader
-    DECODERS[Grey.name] = GreyDecoder
-    FORMATS[Grey.name] = GreyFormat
-    SECTIONS[Grey.name] = GreySection
+    TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyDecoder, GreyFormat, GreySection)
 
 
 if __name__ == "__main__":

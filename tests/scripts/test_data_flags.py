@@ -16,21 +16,20 @@ from support.in_process import parsed, run_train
 from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 from support.volumes import case
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading import loaders
 from data_utils.loading.augmentation import STRENGTHS
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.samples import new_samples
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.streams.parquet import ParquetRecords
-from data_utils.targets import TARGETS
-from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks import TASKS
-from tasks.classes import Classes
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from tasks.classes.reader import ClassReader
+from train_utils.dataset import load_dataset_info
 from unet import UNet
 
 
@@ -394,8 +393,7 @@ def test_task_chooses_how_targets_are_read(run, monkeypatch):
     class OtherReader(ClassReader):
         """Reads the targets of another task."""
 
-    monkeypatch.setitem(TASKS, "other", Classes)
-    monkeypatch.setitem(TARGETS, "other", OtherReader)
+    monkeypatch.setitem(TASKS, "other", TASKS["classes"]._replace(reader=OtherReader))
     readers = [load_dataset_info(config("--dataset", run.data, "--task", name)).reader for name in ("classes", "other")]
     assert [*map(type, readers)] == [ClassReader, OtherReader]
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from inference import Predictor
 from tasks import confusion as metrics
-from tasks.classes import ClassTarget
+from tasks.classes.target import ClassTarget
 from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
 from unet.blocks import DoubleConv, Up

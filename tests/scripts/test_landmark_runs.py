@@ -1,6 +1,6 @@
 """Landmarks as a user has them: found in the data, trained, predicted, scored and shown.
 
-Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, inference/scoring/points.py.
+Modules: tasks/landmarks/show.py, tasks/landmarks/write.py, tasks/landmarks/truth.py.
 """
 
 import json
@@ -20,13 +20,13 @@ from support.points import NAMES, SIZE, WRITERS, write_dots
 from support.run_files import records
 from torch import Tensor
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
+from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.points import files
 from inference import Predictor
 from inference.page import PagePredictor
-from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, PRESENT
+from tasks.landmarks.loss import Landmarks
+from train_utils.dataset import load_dataset_info
 from unet import UNet, UNetConfig
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--base-channels", "8", "--augment", "mirror"]

@@ -9,7 +9,7 @@ from support.encoders import write_encoder
 from support.flag_runs import Trainer
 from support.in_process import Run, parsed
 
-from train_utils import network
+from train_utils import start
 from unet import recompute
 
 FLOAT32 = 1e-5  # relative rounding of sums over a few thousand pixels
@@ -120,7 +120,7 @@ def test_activation_checkpointing_changes_no_loss(run, monkeypatch):
 def test_sync_batchnorm_may_be_off(run, monkeypatch):
     # on several processes: test_sync_batchnorm.py
     calls = []
-    monkeypatch.setattr(network, "synchronize_batchnorm", lambda a, model, how, split: calls.append(how) or model)
+    monkeypatch.setattr(start, "synchronize_batchnorm", lambda a, model, how, split: calls.append(how) or model)
     run.fresh("--sync-batchnorm", "off")
     assert calls == ["off"]
     assert parsed().sync_batchnorm == "auto"

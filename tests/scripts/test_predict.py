@@ -1,6 +1,6 @@
 """predict.py, launched as a user would, and the Predictor behind it.
 
-Modules: inference/predict_settings.py, inference/predictor.py, inference/models.py, inference/decoding/views.py.
+Modules: inference/predict_settings.py, inference/predictor.py, inference/models.py, inference/views.py.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from support.launches import PROGRAMS, ROOT, launch, predict
 from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
-from inference.outputs.requested_outputs import request_outputs
 from inference.pipeline import PredictionPipeline
-from inference.scoring.score import ScoreError
+from inference.requested_outputs import request_outputs
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
-from tasks.objects import Objects
+from tasks.objects.loss import Objects
+from tasks.scoring.score import ScoreError
 from unet import Preprocess, UNet, UNetConfig
 
 

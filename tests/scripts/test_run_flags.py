@@ -9,7 +9,7 @@ from support.run_equality import different_tensors
 
 import train
 from runtime.errors import SettingsError
-from tasks.classes import ClassScores
+from tasks.classes.scores import ClassScores
 from train_utils import checkpoints
 
 

@@ -31,10 +31,10 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.distributed import on_main
 from runtime.errors import SettingsError
+from tasks.charts import matrix_picture
+from tasks.classes.show import ClassSection
 from train_utils import step
 from train_utils.monitoring.tracker import Tracker
-from train_utils.reporting.charts import matrix_picture
-from train_utils.reporting.classes import ClassSection
 from train_utils.settings.record import RunSettings
 from unet import UNet
 

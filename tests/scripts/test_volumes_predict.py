@@ -1,6 +1,6 @@
 """Volumes through prediction: tiles, strips, masks on their own grid, names of files, scores.
 
-Modules: inference/outputs/files.py, inference/scoring/surfaces.py.
+Modules: tasks/prediction_files.py, tasks/scoring/surfaces.py.
 """
 
 import json
@@ -26,18 +26,18 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference import Predictor
 from inference.inputs import InputRules, find_jobs
-from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job
-from inference.outputs import new_format
-from inference.outputs.classes import ClassFormat
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
-from inference.scoring.surfaces import surface_scores
+from inference.requested_outputs import RequestedOutputs
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes
 from inference.work import prepare_work
 from runtime.errors import ImageError, ModelError
-from tasks.classes import Classes
+from tasks import new_format
+from tasks.classes.loss import Classes
+from tasks.classes.write import ClassFormat
+from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
+from tasks.scoring.surfaces import surface_scores
 from unet import Preprocess, UNet, UNetConfig
 
 IGNORED = 255

@@ -183,7 +183,7 @@ def main():
 """
 MISPLACED = """
 import train
-from tasks.classes import Classes
+from tasks.classes.loss import Classes
 
 Classes.to = lambda task, device: task  # the classes' weights stay behind
 main = train.main

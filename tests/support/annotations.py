@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records
 from runtime.errors import DataError
+from train_utils.dataset import load_dataset_info
 
 
 def loaded(root: Path, **settings) -> tuple[Records, Records]:

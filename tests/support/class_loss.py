@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tasks.classes import Classes, ClassTarget
+from tasks.classes.loss import Classes
+from tasks.classes.target import ClassTarget
 from tasks.step_loss import StepLoss
 
 

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
+from train_utils.dataset import load_dataset_info
 
 
 def load_info(dataset: object, **settings) -> DatasetInfo:

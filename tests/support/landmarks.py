@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.landmarks import Landmarks
-from tasks.points import PointTarget, unknown_points
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.target import PointTarget, unknown_points
 
 THREE = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partners=(1, 0, 2))
 TWO = Landmarks(names=("a", "b"), partners=(0, 1))

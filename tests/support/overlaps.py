@@ -7,7 +7,7 @@ import tifffile
 from PIL import Image
 
 from support.data_sets import load_info
-from tasks.overlapping import OverlapTarget
+from tasks.overlapping.target import OverlapTarget
 
 NAMES = ("blue", "green", "red")  # in the order of their folders
 SIZE = (40, 56)

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from data_utils.config import DataConfig
+from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable
 from runtime.errors import DataError
-from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, PRESENT
+from tasks.landmarks.loss import Landmarks
 
 NAMES = ("nose", "ear", "tail")
 SIZE = (32, 44)

@@ -11,17 +11,17 @@ from PIL import Image
 
 from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
-from inference.decoding import new_decoder
-from inference.decoding.decoder import Decoded, decode_strips
-from inference.jobs import MASK, Job
-from inference.outputs import new_format
-from inference.outputs.files import PredictedImage
-from inference.outputs.prediction_format import PredictionFormat
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings, parse_args
-from inference.scoring.score import Score
+from inference.requested_outputs import RequestedOutputs
 from support.volumes import write_volume
-from tasks.classes import ClassScores
+from tasks import new_decoder, new_format
+from tasks.classes.scores import ClassScores
+from tasks.decoder import decode_strips
+from tasks.job import MASK, Job
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+from tasks.prediction_format import PredictionFormat
+from tasks.scoring.score import Score
 from tasks.task import Task
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

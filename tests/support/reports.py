@@ -13,13 +13,13 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.class_map import ClassMap
-from data_utils.targets.classes import ClassReader
-from tasks.classes import ClassScores
+from tasks.classes.reader import ClassReader
+from tasks.classes.scores import ClassScores
+from tasks.classes.show import ClassSection
+from tasks.section import Section
 from tasks.task import Scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings
 
 

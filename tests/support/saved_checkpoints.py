@@ -8,7 +8,8 @@ import torch
 from accelerate import Accelerator
 
 from support.in_process import process_state_kept
-from tasks.classes import Classes, ClassScores
+from tasks.classes.loss import Classes
+from tasks.classes.scores import ClassScores
 from train_utils.checkpoints import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation

@@ -7,7 +7,7 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets.classes import ClassReader
+from tasks.classes.reader import ClassReader
 
 
 def unread_split(count: int, size: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> Split:

@@ -9,9 +9,9 @@ from PIL import Image
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_volume_header
-from inference.decoding.finder import DetectedObject
-from inference.jobs import Job
-from inference.outputs.object_tables import IMAGE_COLUMNS
+from tasks.job import Job
+from tasks.objects.finder import DetectedObject
+from tasks.objects.object_tables import IMAGE_COLUMNS
 
 SIZE = (9, 7)
 PLACE = Place((2.0, 0.0, 0.0, 0.0, -2.0, 0.0), None, ())

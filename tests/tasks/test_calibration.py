@@ -6,7 +6,7 @@ import torch
 from support.largest_tensor import LargestTensor
 from torch import Tensor
 
-from inference.decoding import new_decoder
+from tasks import new_decoder
 from tasks.calibration import (
     BINS,
     STEPS,
@@ -15,9 +15,11 @@ from tasks.calibration import (
     no_counts,
     reliability_curve,
 )
-from tasks.classes import Classes, ClassTarget
-from tasks.overlapping import Overlapping, OverlapTarget
-from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.classes.loss import Classes
+from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.classes.target import ClassTarget
+from tasks.overlapping.loss import Overlapping
+from tasks.overlapping.target import OverlapTarget
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.run_state import RunState
 

@@ -1,6 +1,6 @@
 """The loss of a step: against written-out formulas, however it is split, and with ignored pixels.
 
-Modules: tasks/classes.py, tasks/task.py, tasks/step_loss.py.
+Modules: tasks/classes/loss.py, tasks/task.py, tasks/step_loss.py, tasks/classes/target.py.
 """
 
 import math
@@ -12,14 +12,18 @@ import torch.nn.functional as F
 from support.class_loss import ClassLoss
 from support.largest_tensor import LargestTensor
 
-from tasks.classes import Classes, ClassTarget
-from tasks.landmarks import Landmarks
+from data_utils.point_states import PRESENT
+from data_utils.target import Target
+from tasks.classes.loss import Classes
+from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.classes.target import ClassTarget
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.target import PointTarget
 from tasks.losses import LOSSES
-from tasks.objects import Objects, RenderedObjects
-from tasks.overlapping import Overlapping, OverlapTarget
-from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.points import PRESENT, PointTarget
-from tasks.target import Target
+from tasks.objects.loss import Objects
+from tasks.objects.target import RenderedObjects
+from tasks.overlapping.loss import Overlapping
+from tasks.overlapping.target import OverlapTarget
 from tasks.task import Task
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
@@ -205,7 +209,7 @@ def test_sums_over_many_pixels_lose_nothing_to_float32():
 
 @pytest.mark.parametrize("size", [1, 300, 2**30])
 def test_counts_are_those_of_all_rows_in_any_parts(monkeypatch, size):
-    monkeypatch.setattr("tasks.classes.BYTES_AT_ONCE", size)
+    monkeypatch.setattr("tasks.classes.loss.BYTES_AT_ONCE", size)
     masks = torch.tensor([[[0, 0, 1], [0, 255, 0], [0, 2, 2]], [[1, 1, 1], [1, 1, 1], [1, 1, 255]]])
     assert ClassLoss(3, class_weights=torch.tensor([1.0, 2.0, 4.0])).counts(masks).tolist() == [31, 4]
 

@@ -1,12 +1,14 @@
 """Scores of classes: against torchmetrics, with absent classes, ignored pixels and any batches.
 
-Modules: tasks/confusion.py.
+Modules: tasks/confusion.py, tasks/classes/scores.py.
 """
 
 import pytest
 import torch
 
-from tasks.classes import Classes, ClassScores
+from tasks.classes.loss import Classes
+from tasks.classes.partly_labeled import PartlyLabeledClasses
+from tasks.classes.scores import ClassScores
 from tasks.confusion import (
     ClassCounts,
     class_scores,
@@ -14,9 +16,9 @@ from tasks.confusion import (
     image_iou,
     matrix_scores,
 )
-from tasks.overlapping import Overlapping
-from tasks.partly_labeled import PartlyLabeledClasses
-from tasks.regions import Region, Regions
+from tasks.overlapping.loss import Overlapping
+from tasks.regions.loss import Regions
+from tasks.regions.target import Region
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 

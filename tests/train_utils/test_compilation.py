@@ -17,7 +17,7 @@ from support.in_process import run_train
 from torch._dynamo.utils import counters
 
 from runtime.launch import allow_graphs
-from tasks.classes import ClassTarget
+from tasks.classes.target import ClassTarget
 from tasks.losses import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks

@@ -17,19 +17,21 @@ from torch import Tensor
 import inference.tiling.cuts
 import inference.tiling.planning
 import inference.tiling.resizing
-import tasks.classes
+import tasks.classes.loss
 import tasks.confusion
 import train
 from data_utils.sources.records import ListRecords
-from inference.decoding import new_decoder
 from inference.tiling import Tiling
 from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
+from tasks import new_decoder
 from tasks.calibration import no_counts
-from tasks.classes import Classes, ClassScores, ClassTarget
-from tasks.landmarks import Landmarks
-from tasks.objects import Objects
-from tasks.overlapping import Overlapping
+from tasks.classes.loss import Classes
+from tasks.classes.scores import ClassScores
+from tasks.classes.target import ClassTarget
+from tasks.landmarks.loss import Landmarks
+from tasks.objects.loss import Objects
+from tasks.overlapping.loss import Overlapping
 from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
@@ -111,7 +113,7 @@ def in_tiles(patch: pytest.MonkeyPatch) -> None:
 def in_strips(patch: pytest.MonkeyPatch) -> None:
     """Have logits taken in strips, though an image is computed whole, and pixels counted few at a time."""
     patch.setattr(inference.tiling.resizing, "WHOLE_LOGITS", 0)
-    patch.setattr(tasks.classes, "BYTES_AT_ONCE", 20_000)
+    patch.setattr(tasks.classes.loss, "BYTES_AT_ONCE", 20_000)
     patch.setattr(tasks.confusion, "PIXELS_AT_ONCE", 1000)
 
 

@@ -6,7 +6,8 @@ Module: train_utils/run_state.py.
 import pytest
 import torch
 
-from tasks.classes import Classes, ClassScores
+from tasks.classes.loss import Classes
+from tasks.classes.scores import ClassScores
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import LossWindow, RunState
 

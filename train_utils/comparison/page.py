@@ -8,14 +8,14 @@ import numpy as np
 from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
+from tasks import TASKS
+from tasks.charts import SERIES, Line, line_chart
 from tasks.tables import Table
 from train_utils.comparison.recipes import Recipe
 from train_utils.comparison.runs import RecordedRun
 from train_utils.metrics_log import series
-from train_utils.reporting.charts import SERIES, Line, line_chart
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.samples import picture_file
-from train_utils.reporting.sections import SECTIONS
 
 IMAGES = 8  # images that are shown with the pictures of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
@@ -56,7 +56,7 @@ def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
     keys = {}
     for recipe in recipes:
         run = recipe.runs[0]
-        keys[f"Validation {run.compared_by}"] = SECTIONS[run.task].score_key
+        keys[f"Validation {run.compared_by}"] = TASKS[run.task].section.score_key
     charts = {}
     for title, key in (keys | LOSSES).items():
         lines = []

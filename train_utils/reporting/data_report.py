@@ -4,10 +4,10 @@ from typing import NoReturn
 
 from accelerate import Accelerator
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
+from train_utils.check_data import check_data
 
 
 def report_data(accelerator: Accelerator, config: DataConfig) -> NoReturn:

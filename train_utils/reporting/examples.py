@@ -1,33 +1,18 @@
 """Validation images and volumes with their truth and a prediction, as pictures show them."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
+from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, render_volume_points
-from inference.decoding.landmarks import PredictedPoints
 from inference.predictor import Predictor
-from tasks.landmarks import Landmarks
-from tasks.points import PRESENT, PointTarget
-
-
-class Example(NamedTuple):
-    """A validation record with its truth and its prediction.
-
-    Args:
-        image: (H, W, C).
-        truth: an (H, W) mask, or a `PointTarget`; None where the points are drawn on the image already.
-        pred: an (H, W) mask, or (K, 3) y, x and presence of each point.
-    """
-
-    name: str
-    image: np.ndarray
-    truth: Any
-    pred: Any
+from tasks.landmarks.decode import PredictedPoints
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.target import PointTarget
+from tasks.section import Example
 
 
 def predicted_example(info: DatasetInfo, index: int, predictor: Predictor) -> Example:

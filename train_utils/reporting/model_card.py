@@ -6,11 +6,11 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from runtime.files import user_path
+from tasks.section import Section
 from tasks.tables import as_markdown
 from tasks.task import Scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.pages import render
-from train_utils.reporting.section import Section
 from train_utils.settings.lite0 import CONFIG
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import ENCODER_FLAGS

@@ -11,12 +11,12 @@ import torch
 
 from runtime.documents import read_json
 from tasks.calibration import calibration_report
+from tasks.charts import Line, line_chart, reliability_plot
 from tasks.confusion import score_text
+from tasks.section import Figure, Section
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
-from train_utils.reporting.charts import Line, line_chart, reliability_plot
-from train_utils.reporting.pages import Views, plain_text, write_html
-from train_utils.reporting.section import Figure, Section
+from train_utils.reporting.pages import Views, embed, plain_text, write_html
 from train_utils.settings.record import RunSettings
 
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
@@ -60,7 +60,7 @@ def write_report(
         means = best.scores.means
         best_tiles = {column.title: column.text(means) for column in best.scores.headline}
         best_tiles["best step"] = f"{best.step:,}"
-        figures = [*section.figures(best.scores), *_calibration(best)]
+        figures = [_embedded(figure) for figure in (*section.figures(best.scores), *_calibration(best))]
     resolved = _resolved_settings(settings)
     write_html(
         folder / "report.html",
@@ -86,13 +86,20 @@ def write_report(
     )
 
 
+def _embedded(figure: Figure) -> Figure:
+    """The figure with its picture in the page itself."""
+    if figure.picture is None:
+        return figure
+    return figure._replace(source=embed(figure.picture))
+
+
 def _calibration(best: Evaluation) -> list[Figure]:
     """The calibration of the best evaluation, if it was counted."""
     report = calibration_report(best.scores.reliability)
     if report is None:
         return []
     text = CALIBRATION.format(score_text(report["expected_calibration_error"]))
-    return [Figure("Calibration", text, reliability_plot(report["bins"]))]
+    return [Figure("Calibration", text, source=reliability_plot(report["bins"]))]
 
 
 def _median(records: Sequence[LogRecord], key: str) -> float | None:

@@ -11,8 +11,8 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
-from train_utils.reporting.examples import Example, predicted_example
-from train_utils.reporting.section import Section
+from tasks.section import Example, Section
+from train_utils.reporting.examples import predicted_example
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
 REPORT_PICTURES = 3 * PICTURES  # with the best and the worst ones

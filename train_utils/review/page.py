@@ -9,8 +9,8 @@ import numpy as np
 from data_utils.visualize import outline_areas
 from runtime.documents import TableWriter
 from runtime.files import replace_file
+from tasks import new_section
 from train_utils.reporting.pages import reduce_picture, write_html
-from train_utils.reporting.sections import new_section
 from train_utils.review.reviewed_masks import disagreeing_areas
 from train_utils.review.reviews import MaskReview
 from train_utils.review.runs import predicted_examples

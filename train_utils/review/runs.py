@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
@@ -15,9 +15,11 @@ from inference.predictor import Predictor
 from runtime.documents import as_json
 from runtime.errors import DataError
 from runtime.values import checked
-from tasks.classes import Classes
+from tasks.classes.loss import Classes
+from tasks.section import Example
 from train_utils.comparison.runs import read_settings
-from train_utils.reporting.examples import Example, true_mask
+from train_utils.dataset import load_dataset_info
+from train_utils.reporting.examples import true_mask
 from train_utils.settings.train_settings import TrainSettings
 
 
@@ -38,7 +40,7 @@ class ReviewedRun:
     def class_names(self) -> Sequence[str]:
         """The names of the classes."""
         class_map = self.info.reader.class_map
-        assert class_map is not None  # the task is `tasks.classes`
+        assert class_map is not None  # the task is `classes`
         return class_map.names
 
 

@@ -11,8 +11,8 @@ from runtime.parallel import most_workers
 from runtime.redact import redact
 from runtime.settings import add_settings
 from runtime.values import checked
-from tasks.overlapping import Overlapping
-from tasks.regions import Regions
+from tasks.overlapping.loss import Overlapping
+from tasks.regions.loss import Regions
 from train_utils.settings.like import read_record, repeated_settings, say_differences
 from train_utils.settings.plan import fill
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings

@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
-from tasks.classes import Classes
+from tasks.classes.loss import Classes
 from train_utils.settings.lite0 import NAME as LITE0
 from train_utils.settings.run_length import SHORT, VERY_SHORT, run_length
 from train_utils.settings.sizes import choose_crop_size, choose_scale

@@ -21,7 +21,7 @@ from runtime.errors import CheckpointError
 from runtime.launch import describe_profile
 from runtime.redact import redact, redact_all
 from runtime.values import Count, checked, from_json
-from tasks.classes import Classes
+from tasks.classes.loss import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
 from train_utils.settings.train_settings import NOT_COMPARED, UNPLANNED, TrainSettings
 from unet.axes import NetworkAxes

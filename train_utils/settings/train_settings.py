@@ -23,6 +23,7 @@ from runtime.values import (
     OneOf,
     Positive,
 )
+from tasks import TASKS
 from tasks.losses import LOSSES
 from train_utils.learning_rates import SCHEDULES
 from train_utils.optim import OPTIMIZERS
@@ -65,6 +66,9 @@ class TrainSettings(DataConfig):
     None stands for a value that the plan, the data or the model that training starts from will decide.
     """
 
+    task: Annotated[str, OneOf(TASKS)] | None = setting(
+        "what the network learns of an image (default: found in the data)", group=DATA
+    )
     check_data: bool = _first("read every file, report all problems and exit", default=False, is_repeated=False)
     output_dir: TextPath | None = _first(
         "for model, report and checkpoints (default: runs/<time>)", metavar="DIR", is_repeated=False, is_compared=False

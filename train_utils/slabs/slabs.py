@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from data_utils.target import Target
 from runtime.distributed import COLLECTIVE_TIMEOUT
 from runtime.errors import LaunchError
-from tasks.target import Target
 from unet.blocks import channels_last
 
 FIRST_AXIS = 2  # the first spatial axis of (B, C, *spatial)

@@ -8,10 +8,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from data_utils.target import Target
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 from tasks.step_loss import StepLoss
-from tasks.target import Target
 from tasks.task import Task
 from train_utils.compilation import compiles
 from train_utils.slabs.layers import cut_input, slab_layer

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
+from data_utils.bits import pack_bits
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import number_type
 from runtime.errors import DataError
-from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
 # pixels from the image's corner: a larger number is not a coordinate, and drawing takes memory for all of an outline

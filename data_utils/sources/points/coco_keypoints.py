@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations import coco
 from data_utils.sources.annotations.coco_file import CocoFile, read_coco
 from data_utils.sources.annotations.coco_mask import Entry
@@ -28,7 +29,6 @@ from data_utils.sources.points.table import (
 )
 from runtime.documents import open_regular
 from runtime.errors import DataError
-from tasks.points import PRESENT, UNKNOWN
 
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
 KEYPOINT_FILES = re.compile(NAMES)  # beside the files of objects, coco.FILES

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.table import EMPTY_CELL, Certainty, ImagePoints, PointFileFormat, PointTable, number
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
-from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 Rows = list[tuple[int, list[str]]]  # each with its line in the file
 IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from data_utils.point_states import PRESENT
 from data_utils.sources.annotations import labelme
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem
@@ -23,7 +24,6 @@ from data_utils.sources.points.table import (
     written_note,
 )
 from runtime.errors import DataError
-from tasks.points import PRESENT
 
 LAYOUT = "labelme"
 ABSENT = "absent_shapes"

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of, reading, text_of
 from data_utils.sources.points.spaces import SIGNS
 from data_utils.sources.points.table import (
@@ -21,7 +22,6 @@ from data_utils.sources.points.table import (
 )
 from runtime.documents import TableWriter, parse_csv, text_lines
 from runtime.errors import DataError
-from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 MARKUPS = ".mrk.json"
 FCSV = ".fcsv"

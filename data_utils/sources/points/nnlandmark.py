@@ -10,6 +10,7 @@ from typing import Any
 
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.pairs import FIRST_CHANNEL
 from data_utils.sources.points.table import (
@@ -20,7 +21,6 @@ from data_utils.sources.points.table import (
     number,
     read_position,
 )
-from tasks.points import PRESENT, UNKNOWN
 
 LAYOUT = "nnlandmark"
 ALL_CASES = "all_landmarks_voxel.json"  # nnLandmark's name for the file in the folder of a data set

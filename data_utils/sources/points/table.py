@@ -16,15 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.point_states import ABSENCES, ABSENT, FOUND, PRESENT, UNKNOWN
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
-from tasks.landmarks import Landmarks
-from tasks.point_scores import FOUND
-from tasks.points import ABSENCES, ABSENT, PRESENT, UNKNOWN
 
+LANDMARKS = "landmarks"  # the task of points
 EMPTY_CELL = 4  # the state of an empty cell, until `--absent` says what it means
 MAX_COORDINATE = 1e7  # pixels or mm: a point further away is a mistake
 SEVERAL_TABLES_MESSAGE = (
@@ -107,7 +106,7 @@ class PointTable:
     """The points that files of one format list.
 
     Args:
-        layout: the format, one of `tasks.landmarks.LAYOUTS`.
+        layout: the format, one of `tasks.landmarks.loss.LAYOUTS`.
         axes: the number of axes, 2 or 3.
         entries: the points of N images.
         space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.
@@ -291,7 +290,7 @@ def open_points(
         rows.append(FileRow(names[0], names, (target,), entry=json.dumps(content).encode()))
     empty = int((table.states == EMPTY_CELL).sum()) if absent is None else 0
     landmarks = LandmarkNames(table.names, table.layout, table.space, empty)
-    metadata = Metadata(dims=table.axes, landmarks=landmarks, task=Landmarks.name)
+    metadata = Metadata(dims=table.axes, landmarks=landmarks, task=LANDMARKS)
     folders = (folder, files_folder)
     sources = (point_sources, table.space, table.axes)
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, *sources, location=location, hint=hint)

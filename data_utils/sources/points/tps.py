@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import reading
 from data_utils.sources.points.spaces import PIXELS_UPWARD
 from data_utils.sources.points.table import (
@@ -28,7 +29,6 @@ from data_utils.sources.points.table import (
 )
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError
-from tasks.points import PRESENT, UNKNOWN
 
 MISSING_VALUES = ("na", "nan")
 NOWHERE = "-1 -1"  # coordinates of an unknown point

@@ -1,6 +1,6 @@
 """What becomes of files that cannot be used: reported all at once, skipped, or the end of the run.
 
-Modules: data_utils/analysis/check_data.py.
+Modules: train_utils/check_data.py.
 """
 
 from dataclasses import replace
@@ -13,7 +13,6 @@ from support.in_process import run_train
 from support.launches import TINY, launch
 from support.run_files import losses
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.config import DataConfig
@@ -21,6 +20,7 @@ from data_utils.image_io.reader import DecodedImage
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError, ImageError
+from train_utils.check_data import check_data
 from unet.config import Preprocess
 
 CLASSES = "0=background,255=cell"

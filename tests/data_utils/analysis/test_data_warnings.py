@@ -14,7 +14,7 @@ from data_utils.analysis.inspection import total_pixels
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary
-from data_utils.targets.classes import ClassReader
+from tasks.classes.reader import ClassReader
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 

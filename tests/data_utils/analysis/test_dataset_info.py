@@ -1,7 +1,8 @@
 """What is known of a data set before the first step: its sizes, bad samples, fingerprint and what its network is told.
 
-Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py, data_utils/analysis/inspect_images.py,
-data_utils/analysis/inspect_images.py, data_utils/analysis/normalization.py, data_utils/config.py.
+Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py,
+data_utils/analysis/inspect_images.py, data_utils/analysis/inspect_images.py, data_utils/analysis/normalization.py,
+data_utils/config.py, train_utils/dataset.py.
 """
 
 from dataclasses import replace
@@ -16,7 +17,6 @@ from support.folders import write_folder, write_splits
 from support.inspections import records_of
 from support.volumes import write_msd
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import (
     DatasetInfo,
     Split,
@@ -31,6 +31,8 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Record
 from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
+from train_utils.check_data import check_data
 from unet.config import IGNORE_INDEX, Preprocess
 
 
@@ -271,7 +273,7 @@ class Stream(ListRecords):
 
 def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
     stream = Stream([60, 50, 70], np.eye(2, dtype=np.uint8))
-    sample_stream(stream, stream, DataConfig(task="classes", image_size=(8, 8)), ((0, "a"), (1, "b")))
+    sample_stream(stream, stream, ClassReader, DataConfig(task="classes", image_size=(8, 8)), ((0, "a"), (1, "b")))
     counts, _ = np.histogram(stream.read, [0, 60, 110, 180])
     assert counts.tolist() == [43, 43, 43]
 
@@ -284,8 +286,8 @@ def square_records(side: int) -> ListRecords:
 
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    inspect_files(square_records(4), square_records(4), DataConfig(task="classes"), ())
-    info = inspect_files(square_records(6), square_records(6), DataConfig(task="classes"), ())
+    inspect_files(square_records(4), square_records(4), ClassReader, DataConfig(task="classes"), ())
+    info = inspect_files(square_records(6), square_records(6), ClassReader, DataConfig(task="classes"), ())
     assert info.train.sizes.tolist() == [[6, 6]] * 4
     assert info.normalization.mean == (6,)
 

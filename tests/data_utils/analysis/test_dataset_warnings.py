@@ -12,9 +12,9 @@ from support.coco_files import box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 
 
 def test_good_masks_give_no_warning(tmp_path):

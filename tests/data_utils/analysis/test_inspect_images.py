@@ -24,8 +24,8 @@ from data_utils.analysis.problems import (
 )
 from data_utils.class_map import ClassMap
 from data_utils.invented_values import excess_values
-from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 

@@ -9,10 +9,10 @@ from support.inspections import inspect_volume
 from support.volumes import volume_config, write_decathlon, write_volume
 
 from data_utils.analysis import inspect_volumes
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
 from data_utils.analysis.volume_statistics import measure_foreground
 from data_utils.image_io.formats import VolumeFile
+from train_utils.dataset import load_dataset_info
 
 
 def record_of(folder: Path) -> dict:

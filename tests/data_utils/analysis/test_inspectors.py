@@ -7,12 +7,12 @@ from support.data_sets import load_info
 from support.folders import write_folder
 from support.volumes import write_decathlon
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspection import SplitInspection, pixels_by_labels
 from data_utils.analysis.inspectors import Inspector, inspect_split
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 
 
 @pytest.mark.parametrize("settings", [{"image_size": (8, 8)}, {"scale": 0.5}], ids=["size", "scale"])

@@ -8,14 +8,14 @@ from PIL import Image
 from support.inspections import inspect_points, inspect_volume_points
 from support.volumes import write_volume
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspection import Inspection, SplitInspection
 from data_utils.analysis.point_warnings import point_warnings
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.spaces import PIXELS
 from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from train_utils.check_data import check_data
 
 
 @pytest.fixture

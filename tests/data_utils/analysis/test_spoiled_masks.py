@@ -15,10 +15,10 @@ from PIL import Image, ImageDraw, ImageFilter
 from support.data_sets import load_info
 from support.launches import ROOT
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.spoiled_masks import BorderCounts
 from data_utils.config import DataConfig
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 
 DATA = ROOT.parent / "shared" / "data"
 SIDE = 96

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from support.volumes import ANISOTROPIC, volume_config, write_decathlon
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspection import SplitInspection
 from data_utils.analysis.normalization import Normalization
 from data_utils.analysis.volume_statistics import measure_foreground, target_spacing, volume_normalization
@@ -12,6 +11,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
+from train_utils.dataset import load_dataset_info
 
 
 @pytest.mark.parametrize(

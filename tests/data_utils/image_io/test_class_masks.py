@@ -8,6 +8,7 @@ import tifffile
 from PIL import Image
 from support.volumes import write_nifti
 
+from data_utils.bits import unpack_bits
 from data_utils.image_io.class_masks import (
     ClassMask,
     ClassMasks,
@@ -18,7 +19,6 @@ from data_utils.image_io.class_masks import (
 from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
 from data_utils.image_io.volumes import read_label_volume
 from runtime.errors import DataError
-from tasks.overlapping import unpack_bits
 
 
 def test_a_class_that_one_mask_shows_is_known_although_another_ignores_it():

@@ -8,10 +8,10 @@ from PIL import Image
 from support.folders import write_folder
 from support.launches import predict
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.tiff import tiff_pages
 from runtime.errors import ImageError
+from train_utils.check_data import check_data
 
 SIDE = 8
 

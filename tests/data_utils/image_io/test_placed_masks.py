@@ -14,8 +14,6 @@ from rasterio.warp import Resampling, reproject
 from support.launches import predict
 from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import PageFile
@@ -33,6 +31,8 @@ from data_utils.sources.load import load_records
 from data_utils.sources.placed import place_warnings, with_places
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 from unet import Preprocess, UNet, UNetConfig
 
 

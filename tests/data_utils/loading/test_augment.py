@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
-from tasks.classes import ClassTarget
+from tasks.classes.target import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
-from tasks.classes import ClassTarget
+from tasks.classes.target import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (7, 0), (9, 123456)]
 SIZE = (12, 20, 16)

@@ -28,10 +28,10 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, colla
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
 from data_utils.sources.records import ListRecords
-from data_utils.targets.overlapping import OverlapReader
 from runtime.errors import ImageError
-from tasks.classes import ClassTarget
-from tasks.overlapping import OverlapTarget
+from tasks.classes.target import ClassTarget
+from tasks.overlapping.reader import OverlapReader
+from tasks.overlapping.target import OverlapTarget
 from unet import Preprocess, UNetConfig
 
 IGNORED = 255

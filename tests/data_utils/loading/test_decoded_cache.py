@@ -22,9 +22,9 @@ from data_utils.class_map import ClassMap
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.decoded_cache import decode_once
-from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
-from tasks.classes import ClassTarget
+from tasks.classes.reader import ClassReader
+from tasks.classes.target import ClassTarget
 from unet import Preprocess
 
 CLASSES = "0=background,255=cell"

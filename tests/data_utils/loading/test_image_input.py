@@ -11,7 +11,7 @@ from support.rasters import write_raster
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
 from runtime.errors import ImageError
-from tasks.classes import ClassTarget
+from tasks.classes.target import ClassTarget
 from unet.config import Preprocess
 
 

@@ -22,9 +22,9 @@ from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets.classes import ClassReader
 from runtime.cache import cache_folder, digest
 from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
 from unet import Preprocess, UNetConfig
 
 CUBIC = (1.0, 1.0, 1.0)

@@ -9,8 +9,6 @@ from rasterio.transform import Affine
 from support.in_process import run_train
 from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
@@ -20,6 +18,8 @@ from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
 

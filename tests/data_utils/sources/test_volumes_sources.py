@@ -24,7 +24,6 @@ from support.volumes import (
     write_pairs,
 )
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspection import Inspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -33,9 +32,10 @@ from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
 from data_utils.sources.volumes import read_description
-from data_utils.targets.classes import ClassReader
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
+from train_utils.check_data import check_data
 
 LABELS = ((0, "background"), (1, "liver"), (2, "tumour"))
 

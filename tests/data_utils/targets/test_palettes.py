@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 from support.data_sets import load_info
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
-from inference.outputs.classes import ClassFormat
-from inference.scoring.masks import open_mask
+from tasks.classes.write import ClassFormat
+from tasks.scoring.masks import open_mask
+from train_utils.check_data import check_data
 
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0]], np.uint8)
 RED, GREEN = (255, 0, 0), (0, 255, 0)

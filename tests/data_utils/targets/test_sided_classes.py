@@ -6,16 +6,16 @@ import torch
 from PIL import Image
 from support.folders import write_folder
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.sides import Sides
-from inference.decoding.views import swap_sides
+from inference.views import swap_sides
 from runtime.errors import ModelError, SettingsError
 from tasks import task_of_model
-from tasks.overlapping import OverlapTarget
+from tasks.overlapping.reader import OverlapReader
+from tasks.overlapping.target import OverlapTarget
+from train_utils.dataset import load_dataset_info
 from unet.config import Preprocess, UNetConfig
 
 ORGANS = ("heart", "left_lung", "right_lung")

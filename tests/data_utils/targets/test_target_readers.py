@@ -12,17 +12,17 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets import find_named_classes
-from data_utils.targets.classes import ClassReader
 from data_utils.targets.label_sets import LabelSets
-from data_utils.targets.objects import ObjectReader
-from data_utils.targets.overlapping import OverlapReader
-from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
-from data_utils.targets.regions import RegionReader
 from runtime.errors import DataError
-from tasks.landmarks import Landmarks
-from tasks.regions import Region
+from tasks.classes.reader import ClassReader
+from tasks.find_task import find_named_classes
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.reader import PointReader
+from tasks.objects.reader import ObjectReader
+from tasks.overlapping.reader import OverlapReader
+from tasks.regions.reader import RegionReader
+from tasks.regions.target import Region
 
 BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
 BY_B = LabelSets(((True, True), (True, False)), {("b",): 1})

@@ -13,8 +13,8 @@ from PIL import Image
 from support.comparisons import HARD, run_compare, write_run
 from support.reports import Page, charts_of, embedded_picture
 
+from tasks.charts import SERIES
 from train_utils.comparison.page import IMAGES
-from train_utils.reporting.charts import SERIES
 
 
 def tag_count(page: Page, tag: str) -> int:

@@ -19,7 +19,7 @@ from support.reports import Page, charts_of, class_scores, class_section, embedd
 from support.run_files import records
 
 from inference import Predictor
-from tasks.classes import Classes
+from tasks.classes.loss import Classes
 from tasks.confusion import confusion_matrix, matrix_scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.report import write_report

@@ -17,8 +17,8 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets.classes import ClassReader
 from runtime.errors import ImageError
+from tasks.classes.reader import ClassReader
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from support.reports import Page, class_section, embedded_picture
 from support.reviews import mask_review
 
-from train_utils.reporting.examples import Example
+from tasks.section import Example
 from train_utils.review import page
 
 

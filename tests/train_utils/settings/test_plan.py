@@ -20,8 +20,8 @@ from support.volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.sources.records import ListRecords, select
-from data_utils.targets.objects import ObjectReader
 from runtime.settings import as_flags
+from tasks.objects.reader import ObjectReader
 from train_utils.settings import sizes
 from train_utils.settings.plan import plan_run
 from train_utils.settings.sizes import detail_kept

@@ -8,8 +8,8 @@ from support.starts import settings, start_from
 
 from runtime.errors import ModelError
 from runtime.settings import flag_of
-from tasks.classes import Classes
-from tasks.overlapping import Overlapping
+from tasks.classes.loss import Classes
+from tasks.overlapping.loss import Overlapping
 from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
 from unet import UNet, UNetConfig
 from unet.axes import NetworkAxes

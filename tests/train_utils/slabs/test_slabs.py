@@ -20,13 +20,17 @@ from support.volumes import write_msd
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.target import Target
 from runtime.errors import LaunchError, SettingsError
-from tasks.classes import Classes, ClassTarget
-from tasks.landmarks import Landmarks
-from tasks.objects import Objects, ObjectTarget
-from tasks.overlapping import Overlapping, OverlapTarget
-from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
-from tasks.target import Target
+from tasks.classes.loss import Classes
+from tasks.classes.target import ClassTarget
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.target import PointTarget
+from tasks.objects.loss import Objects
+from tasks.objects.target import ObjectTarget
+from tasks.overlapping.loss import Overlapping
+from tasks.overlapping.target import OverlapTarget
 from tasks.task import Task
 from train_utils.settings import lite0
 from train_utils.slabs.layers import SlabConv2d

@@ -22,10 +22,10 @@ from support.coco_files import (
 from support.data_sets import unnoticed_changes
 
 from data_utils import pack
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 
 @pytest.fixture

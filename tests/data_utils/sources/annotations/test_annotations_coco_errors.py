@@ -7,11 +7,11 @@ import pytest
 from support.annotations import error_of
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco, write_splits
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from tasks.classes import Classes
-from tasks.objects import Objects
+from tasks.classes.loss import Classes
+from tasks.objects.loss import Objects
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 
 @pytest.fixture

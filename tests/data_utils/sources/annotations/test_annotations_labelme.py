@@ -14,10 +14,10 @@ from support.data_sets import unnoticed_changes
 from support.labelme_files import BOX, SIZE, SPLITS, masks_of, png, shape, write_labelme
 
 from data_utils import pack
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 
 @pytest.fixture

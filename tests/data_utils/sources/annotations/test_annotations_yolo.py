@@ -11,12 +11,12 @@ from PIL import Image, ImageDraw
 from support.annotations import error_of, loaded, masks
 from support.data_sets import unnoticed_changes
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.bits import unpack_bits
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
-from tasks.overlapping import unpack_bits
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
 LIST = "names: [car, dog]\n"

@@ -9,10 +9,10 @@ from support.data_sets import unnoticed_changes
 from support.mask_folders import SIZE, rows, save
 
 from data_utils import pack
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)
 

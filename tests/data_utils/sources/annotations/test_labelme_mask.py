@@ -11,10 +11,10 @@ from PIL import Image, ImageDraw
 from support.annotations import error_of
 from support.labelme_files import BOX, SIZE, SPLITS, drawn, png, shape, write_labelme, written_mask
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.bits import unpack_bits
 from data_utils.config import DataConfig
-from tasks.overlapping import unpack_bits
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 
 def pillow(draw) -> np.ndarray:

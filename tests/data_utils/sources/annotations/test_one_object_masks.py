@@ -14,8 +14,8 @@ from support.objects import discs, picture
 from data_utils.config import DataConfig
 from data_utils.sources.annotations import one_object_masks
 from data_utils.sources.load import load_records
-from data_utils.targets.find import find_task
 from runtime.errors import DataError
+from tasks.find_task import find_task
 
 SIZE = (20, 30)
 

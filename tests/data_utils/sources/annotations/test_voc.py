@@ -12,8 +12,8 @@ from support.data_sets import unnoticed_changes
 from support.mask_folders import SIZE, rows, save
 
 from data_utils import pack
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
+from train_utils.dataset import load_dataset_info
 
 VOC = rows(0, 1, 15, 255)
 

@@ -15,14 +15,14 @@ from pyproj import Transformer
 from rasterio.features import rasterize
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
-from inference.outputs.polygons import well_known_binary
 from runtime.errors import DataError
+from tasks.polygons import well_known_binary
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from PIL import Image
 from support.coco_files import box
 from support.labelme_files import BOX, shape
 
-from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from runtime.errors import DataError
+from train_utils.check_data import check_data
 
 VALUES = (None, True, ["polygon"], {"a": [1]})
 STEMS = "ab"

@@ -22,11 +22,11 @@ from support.points import (
 )
 
 from data_utils.config import DataConfig
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.find import find_points, open_splits
-from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 
 def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):

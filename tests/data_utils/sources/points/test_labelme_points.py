@@ -17,14 +17,14 @@ from support.points import (
     write_points,
 )
 
-from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
+from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.load import load_records
 from data_utils.sources.points.labelme_points import find_shapes
 from runtime.errors import DataError
-from tasks.points import ABSENT, PRESENT
+from train_utils.check_data import check_data
+from train_utils.dataset import load_dataset_info
 
 HEIGHT, WIDTH = SIZE
 CUT_OFF = '{"shapes": [{"label": "a", "points": [[1'

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from support.points import reading_error
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.volumes import read_volume
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.table import Certainty
 from runtime.errors import DataError
-from tasks.points import PRESENT, UNKNOWN
+from train_utils.dataset import load_dataset_info
 
 SPACING_OF_2_MM = np.diag([1, 1, 2, 1.0])
 TURNED = np.array([[0, -1.0, 0, 9], [1, 0, 0, 0], [0, 0, -2, 5], [0, 0, 0, 1]])

@@ -20,12 +20,12 @@ from support.points import (
     write_tps,
 )
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from runtime.errors import DataError
+from train_utils.dataset import load_dataset_info
 
 NAMES_IN_FILES = {"labelme": NAMES, "coco": NAMES, "tps": ("1", "2", "3")}
 

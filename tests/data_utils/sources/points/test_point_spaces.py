@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from data_utils.image_io.formats import PointSource
+from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels
 from runtime.errors import DataError
-from tasks.points import PRESENT
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from support.points import (
     write_table,
 )
 
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points import files
 from data_utils.sources.points.table import (
     EMPTY_CELL,
@@ -32,7 +33,6 @@ from data_utils.sources.points.table import (
     open_points,
 )
 from runtime.errors import DataError
-from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 LAYOUTS = ("long", "wide", "deeplabcut")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.points import point_table, reading_error, write_points
 
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, to_pixels
-from tasks.points import PRESENT, UNKNOWN
 
 
 def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):

@@ -1,0 +1,107 @@
+"""Which files a call of prediction writes for images and volumes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from inference.predict_settings import PredictSettings
+from inference.predictor import Predictor
+from runtime.errors import SettingsError
+from runtime.files import replace_file
+from tasks import new_format
+from tasks.job import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
+from tasks.objects.coco import write_coco
+from tasks.objects.write import TABLE
+from tasks.prediction_format import PredictionFormat
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class RequestedOutputs:
+    """The files that a call of prediction writes for each input.
+
+    Args:
+        extensions: the extensions of the files to write; the first file, a mask or points, is finished last.
+        overwrite: whether to write existing files again.
+        boundary: whether boundaries are scored too.
+    """
+
+    output_format: PredictionFormat
+    task: Task
+    extensions: tuple[str, ...]
+    overwrite: bool = False
+    boundary: bool = False
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether there is nothing to predict: all outputs exist and are newer than the input."""
+        if self.overwrite or job.size is None:
+            return False
+        if job.place is not None and job.truth:  # its mask does not show where its image holds no data
+            return False
+        newest_input = max(Path(path).stat().st_mtime for path in job.files)
+        for extension in self.extensions:
+            try:
+                file = self.output_format.file(job, extension).stat()
+            except OSError:
+                return False
+            if not file.st_size or file.st_mtime < newest_input:
+                return False
+        return True
+
+    def wanted(self, job: Job) -> list[str]:
+        """The fields of `Decoded` beside the labels that the files and the score of a job need."""
+        fields = {"probabilities": PROBABILITIES in self.extensions, "uncertainty": UNCERTAINTY in self.extensions}
+        fields["certainty"] = job.truth is not None and job.volume is None
+        return [field for field, is_wanted in fields.items() if is_wanted]
+
+    @property
+    def shows_image(self) -> bool:
+        """Whether the image itself is needed, for an overlay."""
+        return OVERLAY in self.extensions
+
+    def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
+        """Write the objects of all jobs that have a mask into one COCO file."""
+        images = []
+        for job in jobs:
+            mask = self.output_format.mask_file(job)
+            if mask.exists():
+                images.append((job.relative_name, mask, job.file(TABLE)))
+        write_coco(folder, images, self.output_format.object_classes)
+
+    def write_legend(self, folder: Path) -> None:
+        """Write the colors of the classes in overlays, if there are any."""
+        legend = self.output_format.legend() if self.shows_image else None
+        if legend is not None:
+            with replace_file(folder / LEGEND) as file:
+                legend.save(file, "png")
+
+
+def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOutputs:
+    """The files that the flags ask for. Raises SettingsError for files and scores that the model cannot give."""
+    output_format = new_format(predictor.config)
+    if args.file is not None:
+        output_format = output_format.for_file(args.file)
+    if args.boundary and not predictor.task.answers_classes:
+        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
+    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
+        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
+    if args.uncertainty and UNCERTAINTY in output_format.unsupported:
+        raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
+    if args.polygons:
+        check_polygons(args.polygons, output_format)
+    flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
+    extensions = [*output_format.mask_extensions, *output_format.extensions]
+    extensions += [extension for extension, is_given in flags.items() if is_given]
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+    return RequestedOutputs(output_format, predictor.task, tuple(extensions), args.overwrite, args.boundary)
+
+
+def check_polygons(kind: str, output_format: PredictionFormat) -> None:
+    """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
+    if not output_format.writes_rasters:
+        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
+    for library in ("rasterio", "pyogrio") if kind == "gpkg" else ("rasterio",):
+        if find_spec(library) is None:
+            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")

@@ -1,0 +1,95 @@
+"""The true points of inputs: the row of each in a table."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data_utils.image_io.volumes import volume_stem
+from data_utils.sources.annotations.layout import without_image_roots
+from data_utils.sources.points.nnlandmark import case_name
+from data_utils.sources.spelling import composed
+from inference.input_pages import InputPages
+from runtime.console import counted
+from runtime.errors import DataError
+from tasks.job import Job, PointRow
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.truth import read_true_points
+
+
+@dataclass(frozen=True)
+class TruePoints:
+    """The file or folder of true points."""
+
+    path: Path
+    task: Landmarks
+
+    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+        """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
+
+        Raises DataError for inputs that the table does not list.
+        """
+        table = read_true_points(self.path, self.task)
+        rows: dict[str, list[int]] = {}
+        for row, image in enumerate(table.images):
+            rows.setdefault(_stem(image), []).append(row)
+        jobs: list[Job] = []
+        missing: list[str] = []
+        image_by_row: dict[int, Path] = {}
+        for pages in inputs:
+            for job in pages.jobs:
+                stem = _stem(str(job.image))
+                candidates = rows.get(stem) or rows.get(case_name(stem), [])
+                folders = without_image_roots(pages.stem.parent.parts)
+                found = _find_row(table.images, candidates, job.image, folders)
+                if found is None or image_by_row.setdefault(found, job.image) != job.image:
+                    missing.append(str(job.image))
+                else:
+                    jobs.append(replace(job, truth=PointRow(self.path, found)))
+        if missing:
+            raise DataError(
+                f"--truth {self.path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"
+                " images are found by their names and folders"
+            )
+        return jobs
+
+
+def _stem(image: str) -> str:
+    return composed(volume_stem(image.replace("\\", "/").rpartition("/")[2]))
+
+
+def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: Sequence[str]) -> int | None:
+    """The row of an image among `rows` of its name; None where its folders are others or those of several rows.
+
+    A table may list an image by more folders than it has below the folder that was given, or by fewer.
+
+    Args:
+        images: the listed image of each row.
+        folders: the folders of the input below the given one.
+    """
+    shared_parts: dict[int, tuple[int, bool]] = {}
+    for row in rows:
+        *listed_folders, name = images[row].replace("\\", "/").removeprefix("./").split("/")
+        shared = _shared_end(listed_folders, path.resolve().parent.parts)
+        is_absolute = bool(re.match(r"/|\\|[a-zA-Z]:", images[row]))  # maybe of another machine
+        if folders or is_absolute:
+            is_below = _shared_end(listed_folders, folders) == len(folders)
+        else:
+            is_below = not without_image_roots(listed_folders)
+        if is_below or 0 < shared == len(listed_folders):
+            shared_parts[row] = shared, name == path.name
+    most = max(shared_parts.values(), default=None)
+    best = [row for row, parts in shared_parts.items() if parts == most]
+    if len(best) != 1:
+        return None
+    return best[0]
+
+
+def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
+    """The number of parts at the end of two paths that agree."""
+    count = 0
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,87 @@
+"""The turned and mirrored copies of an image that predictions average over, by themselves or with --tta."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from inference.tiling.resizing import Forward, strips_at_sizes
+from runtime.device import full_precision, upload
+from tasks.decoder import Decoder
+from tasks.task import Task
+from unet.config import UNetConfig
+
+
+def predict_strips(
+    forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, decoder: Decoder
+) -> Iterator[Iterator[Tensor]]:
+    """`strips_at_sizes`, averaged over images and their mirror images if the task predicts so.
+
+    The whole image is mirrored, not each of its tiles, so that tiles stay exact.
+    """
+    images_strips = strips_at_sizes(forward, images, sizes, config)
+    if not decoder.task.averages_mirrored:
+        yield from images_strips
+        return
+    mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
+    for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
+        yield _average_mirrors(strips, mirrored, decoder)
+
+
+def _average_mirrors(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
+    for logits, mirrored_logits in zip(strips, mirrored, strict=True):
+        yield average(decoder, [logits, mirror_back(decoder.task, mirrored_logits, dim=1)], dim=1)
+
+
+def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
+    """Logits of a batch, averaged over the views that the network was trained on.
+
+    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two: the batch itself
+    and its left-right mirror image.
+    """
+    turns: list[tuple[int, tuple[int, ...]]] = []  # the number of quarter turns, and the axes to mirror
+    if not network.config.preprocess.turned:
+        turns += [(0, ()), (0, (batch.ndim - 1,))]
+    elif batch.ndim == 4:
+        for turn in range(4):
+            turns += [(turn, ()), (turn, (3,))]
+    else:  # a volume is only mirrored: its axes may differ in spacing
+        for count in range(4):
+            turns += [(0, axes) for axes in combinations((2, 3, 4), count)]
+    views = []
+    for turn, axes in turns:
+        is_mirrored = len(axes) % 2 == 1
+        if is_mirrored and not decoder.task.mirrors:
+            continue
+        view = batch.rot90(turn, (2, 3)).flip(axes)
+        logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
+        if is_mirrored:
+            logits = swap_sides(decoder.task, logits, dim=1)
+        views.append(logits)
+    return average(decoder, views, dim=1)
+
+
+def average(decoder: Decoder, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The averaged logits of several networks or views, whose outputs are along axis `dim`."""
+    if len(logits) == 1:
+        return logits[0]
+    # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
+    devices = [view.device for view in logits if not view.is_cpu]
+    device = devices[0] if devices else logits[0].device
+    views = []
+    for view in logits:
+        views.append(view if view.device == device else upload(view, device))
+    return decoder.mean_of_views(views, dim)
+
+
+def mirror_back(task: Task, logits: Tensor, dim: int = 0) -> Tensor:
+    """Logits of the image itself, from logits of its left-right mirror image."""
+    return swap_sides(task, logits.flip(-1), dim)
+
+
+def swap_sides(task: Task, logits: Tensor, dim: int) -> Tensor:
+    """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
+    if not task.partners:
+        return logits
+    return logits.index_select(dim, upload(torch.tensor(task.partners), logits.device))

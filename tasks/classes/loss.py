@@ -1,0 +1,107 @@
+"""The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.device import full_precision, widest_float
+from tasks.calibration import count_confidences, largest_probability
+from tasks.classes.scores import ClassScores
+from tasks.classes.target import ClassTarget
+from tasks.losses import RegionSums
+from tasks.pixels_and_regions import PixelsAndRegions
+from unet.config import IGNORE_INDEX, UNetConfig
+
+BYTES_AT_ONCE = 2**30  # the memory that `counts` uses for the rows that it counts at a time
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Classes(PixelsAndRegions):
+    """Cross-entropy (or focal) per valid pixel, plus soft Dice per (image, class present in the truth).
+
+    Dice of image b and class c is 2 sum(p t) / (sum(p) + sum(t)) over valid pixels (Milletari et al. 2016, without
+    squares); classes absent from an image's truth are left out, so an empty class is never counted as perfect. Its term
+    is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076). As long as a rare class is hardly predicted, the
+    gradient of 1 - Dice is as small as the probability of the class, while the gradient of -log Dice is not.
+
+    The names are in the order of the classes' indices, and the weights are factors on each pixel's cross-entropy.
+    """
+
+    name = "classes"
+    compared_by = "mean IoU"
+    target = ClassTarget
+    answers_classes = True
+
+    def counts(self, targets: ClassTarget) -> Tensor:
+        """(2,): the summed weight of the valid pixels, and the number of (image, class) pairs."""
+        dtype = widest_float(targets.mask.device)
+        height = targets.mask.shape[1]
+        row_bytes = 8 * len(self.names) * targets.mask.numel() // height
+        sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # the first rows make it (B, num_classes)
+        for rows in targets.mask.split(max(1, BYTES_AT_ONCE // row_bytes), dim=1):
+            truth, valid = _truth(rows, dtype)
+            sizes = sizes + self._class_sums(valid, truth)
+        return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
+
+    def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
+        """The sum of the pixel term; if the loss has a region term, also the three of `RegionSums`."""
+        logits = full_precision(logits)
+        truth, valid = _truth(targets.mask, logits.dtype)
+        log_probs = logits.log_softmax(dim=1)
+        # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs log_probs too
+        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of the true class
+        pixels = logits.new_zeros(())
+        pixel_term, region_term = self.loss_terms
+        if pixel_term is not None:
+            weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
+            pixels = -(pixel_term(weights, log_truth) * log_truth).sum()
+        if region_term is None:
+            return (pixels,)
+        regions = RegionSums(
+            overlap=self._class_sums(log_truth.exp() * valid, truth),
+            predicted=(log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim))),
+            size=self._class_sums(valid, truth),
+        )
+        return (pixels, *regions)
+
+    def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:
+        return self.count_certainty(largest_probability(logits, dim=1), logits.max(dim=1).indices, targets)
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:
+        return count_confidences(certainty, prediction == targets.mask, targets.mask != IGNORE_INDEX)
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
+        sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
+        return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
+
+    def scores_from_json(self, value: dict[str, Any]) -> ClassScores:
+        return ClassScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
+
+    def to_config(self) -> None:
+        return None
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Classes":
+        names = config.preprocess.class_names
+        if not names:
+            values = config.preprocess.class_values or range(config.num_classes)
+            names = tuple(map(str, values))
+        return cls(names)
+
+    def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
+        """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""
+        cells = values.new_zeros(len(truth), len(self.names), *truth.shape[2:])
+        # There is a cell for each column of an image, and for each line of a volume along its first axis: neighbors on
+        # a GPU never wait for each other's cell, and no sum is so long that float32 rounds away the last values.
+        return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
+
+
+def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The masks (B, *spatial) as int64, with class 0 for ignored pixels.
+
+    The second tensor is 1 for valid pixels and 0 for ignored ones, in `dtype`.
+    """
+    valid = masks != IGNORE_INDEX
+    return masks.long().where(valid, 0), valid.to(dtype)

@@ -1,0 +1,132 @@
+"""The class of each pixel, from the values of a mask."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from data_utils.class_map import ClassFields, ClassMap, resolve_classes
+from data_utils.class_names import NamedClasses
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_mask
+from data_utils.sources.records import Record
+from data_utils.target import Target
+from data_utils.targets.reader import LabelReader, resize_back
+from runtime.errors import SettingsError
+from tasks.classes.loss import Classes
+from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.classes.target import ClassTarget
+from tasks.confusion import confusion_matrix, matrix_scores
+from tasks.pixels_and_regions import class_weight_tensor
+from unet.config import IGNORE_INDEX, MaskValue
+
+
+@dataclass(frozen=True)
+class ClassReader(LabelReader):
+    """Class indices of mask values, as the class map has them."""
+
+    class_map: ClassMap
+
+    has_classes = True
+
+    @classmethod
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
+        if config.swap:
+            raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
+        return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
+
+    @property
+    def target(self) -> type[ClassTarget | PartlyLabeledTarget]:  # type: ignore[override]
+        return PartlyLabeledTarget if self.label_sets else ClassTarget
+
+    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
+        counts = [0] * len(self.class_map)
+        for value, count in pixels.items():
+            index = self.class_map.index_of(value)
+            if index is not None and index != IGNORE_INDEX:
+                counts[index] += count
+        return counts
+
+    @property
+    def class_values(self) -> Sequence[Sequence[MaskValue]]:
+        return self.class_map.values_by_class()
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Classes:
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        if self.label_sets is None:
+            return Classes(self.class_map.names, loss, weights)
+        return PartlyLabeledClasses(self.class_map.names, loss, weights, flags=torch.tensor(self.label_sets.flags))
+
+    @property
+    def key(self) -> tuple:
+        class_map = self.class_map
+        key: tuple = (class_map.values, class_map.ignore_value)
+        if class_map.joined or class_map.outside is not None:
+            key += (class_map.joined, class_map.outside)
+        if self.label_sets is not None:
+            key += (self.label_sets.flags, tuple(self.label_sets.numbers.items()))
+        return key
+
+    def target_from_mask(self, values: np.ndarray, name: str) -> Target:
+        return self._target(self.class_map.encode(values, name))
+
+    def target_from_volume(self, values: np.ndarray, name: str) -> Target:
+        return self._target(self.class_map.encode_volume(values, name))
+
+    def _target(self, mask: np.ndarray, label_set: int = 0) -> Target:
+        if self.label_sets is None:
+            return ClassTarget(mask)
+        return PartlyLabeledTarget(mask, np.array(label_set, np.int32))
+
+    def target_for_record(self, target: Target, record: Record) -> Target:
+        if self.label_sets is None:
+            return target
+        number = self.label_sets.number(record.get("labeled"))
+        mask = target.main
+        if not any(self.label_sets.flags[number]):  # an image without any known class
+            mask = np.full_like(mask, IGNORE_INDEX)
+        return self._target(mask, number)
+
+    def known_labels(self, target: Target) -> np.ndarray:
+        if self.label_sets is None:
+            return target.main
+        assert isinstance(target, PartlyLabeledTarget)
+        # the classes that the image is not labeled for count as unknown
+        table = np.full(IGNORE_INDEX + 1, IGNORE_INDEX, np.uint8)
+        labeled = np.flatnonzero(self.label_sets.flags[int(target.label_set)])
+        table[labeled] = labeled
+        return table[target.mask]
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return self.known_labels(target)
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        return classes_kept(self, self.class_map, records, scale)
+
+    def to_preprocess(self) -> ClassFields:
+        return self.class_map.to_preprocess()
+
+    def describe_classes(self) -> str:
+        pairs = zip(self.class_map.values, self.class_map.names, strict=True)
+        text = "classes " + ", ".join(f"{value}={name}" for value, name in pairs)
+        ignored = self.class_map.ignore_value
+        if ignored is not None:
+            text += f", ignored {ignored}"
+        return text
+
+
+def classes_kept(reader: LabelReader, class_map: ClassMap, records: Iterable[Record], scale: float) -> float:
+    """Mean IoU, over the classes of a class map, of the masks with themselves resized by `scale` and back."""
+    classes = len(class_map)
+    matrix = torch.zeros(classes, classes, dtype=torch.int64)
+    for record in records:
+        mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
+        labeled = reader.labeled_in_map(record.get("labeled"))
+        if labeled is not None:
+            mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
+        restored = resize_back(mask, scale)
+        valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
+        predicted, true = (torch.from_numpy(labels[valid]).long() for labels in (restored, mask))
+        matrix += confusion_matrix(predicted, true, classes)
+    return matrix_scores(matrix)["mean_iou"] or 0.0

@@ -1,0 +1,73 @@
+"""Classes in the report: the confusion matrix, and masks in their colors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data_utils.visualize import class_colors, mark_errors, outlined_overlay, to_rgb
+from tasks.charts import matrix_picture
+from tasks.classes.reader import ClassReader
+from tasks.classes.scores import ClassScores
+from tasks.section import Figure, Section
+from tasks.tables import Column, Table
+
+CONFUSIONS = 8  # the number of most frequent confusions that are listed
+CONFUSION_COLUMNS = (Column("predicted", "predicted as", ""), Column("pixels", "pixels", ","))
+
+
+class ClassSection(Section):
+    """What `tasks.classes` shows."""
+
+    task_name = "Semantic segmentation"
+    tags = ("semantic-segmentation",)
+    mask_values = "class indices"
+    flags = ("loss", "class_weights")
+    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    score_key = "eval/mean_iou"
+    views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
+    colors: np.ndarray
+
+    def __init__(self, reader: ClassReader) -> None:
+        super().__init__(reader)
+        self.names = reader.class_map.names
+        self.colors = class_colors(reader.class_map.values)
+
+    def description(self) -> str:
+        return f"Semantic segmentation into {len(self.names)} classes: {self.listed_names()}."
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            "image": to_rgb(image),
+            "truth": outlined_overlay(image, truth, self.colors),
+            "prediction": outlined_overlay(image, pred, self.colors),
+            "errors": mark_errors(image, truth, pred, len(self.colors)),
+        }
+
+    def render_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:
+        return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
+
+    def figures(self, scores: ClassScores) -> list[Figure]:
+        counts = scores.matrix.numpy()
+        if not counts.any():
+            return [Figure("Confusion matrix", "No validation image is labeled for all classes.")]
+        present = np.flatnonzero(counts.sum(axis=0) + counts.sum(axis=1)).tolist()
+        names = [self.names[index] for index in present]
+        text = "Percent of a row's pixels, in the images that are labeled for all classes."
+        matrix = Figure("Confusion matrix", text, matrix_picture(counts[np.ix_(present, present)], names))
+        rows = confusions(counts, self.names)
+        if not rows:
+            return [matrix]
+        table = Table("Most frequent confusions", "truth", CONFUSION_COLUMNS, rows)
+        return [matrix, Figure(table.title, "", table=table)]
+
+
+def confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
+    """Truth, prediction and pixels of the most frequent confusions, the most frequent one first."""
+    wrong = counts * ~np.eye(len(names), dtype=bool)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]
+    rows = []
+    for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True):
+        pixels = int(wrong[row, column])
+        if pixels:
+            rows.append((names[row], {"predicted": names[column], "pixels": pixels}))
+    return rows

@@ -1,0 +1,67 @@
+"""Masks of classes: in the values or colors that the model was trained on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data_utils.class_map import ClassMap
+from data_utils.class_names import is_background
+from data_utils.mask_values import value_text
+from data_utils.targets.reader import MaskReader
+from data_utils.visualize import class_colors, outlined_overlay
+from runtime.errors import ImageError
+from tasks.classes.reader import ClassReader
+from tasks.job import MaskFile
+from tasks.polygons import Properties
+from tasks.prediction import Decoded
+from tasks.prediction_format import MaskFormat
+from tasks.scoring.annotated_masks import AnnotatedClasses
+from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
+
+
+class ClassFormat(MaskFormat):
+    """The mask value of each class."""
+
+    def __init__(self, class_map: ClassMap) -> None:
+        self.class_map = class_map
+        self.reader = ClassReader(class_map)
+        self.names = class_map.names
+        self.colors = class_colors(class_map.values)
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "ClassFormat":
+        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
+
+    @property
+    def true_class_map(self) -> ClassMap:
+        return self.class_map
+
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        return self.class_map.decode(labels)
+
+    def reader_for(self, mask: MaskFile) -> MaskReader:
+        if not isinstance(mask, AnnotatedClasses):
+            return self.reader
+        return ClassReader(ClassMap(self.class_map.names, tuple(range(len(self.names))), IGNORE_INDEX))
+
+    @property
+    def written_values(self) -> Sequence[MaskValue]:
+        return self.class_map.values
+
+    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
+        numbers = np.arange(1, len(self.names) + 1, dtype=np.uint16)
+        for index, name in enumerate(self.names):
+            if is_background(name):
+                numbers[index] = 0
+        return [numbers[labels]]
+
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+        value = self.class_map.values[number - 1]
+        return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
+
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outlined_overlay(image, labels, self.colors)
+
+    def check_volume(self, name: str) -> None:
+        if isinstance(self.class_map.values[0], tuple):
+            raise ImageError(f"{name}: the model's classes are colors, which the mask of a volume cannot hold")

@@ -1,0 +1,141 @@
+"""From logits to predictions: the answers of the network, as files hold them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runtime.device import download
+from runtime.errors import ImageError
+from runtime.scratch import release, zeros
+from tasks.prediction import Decoded
+from tasks.task import Task
+
+UNSURE_LEVEL = 255  # the uncertainty of an answer that is as likely as any other
+OwnTask = TypeVar("OwnTask", bound=Task)
+
+
+class Decoder(ABC, Generic[OwnTask]):
+    """Reads predictions from logits. It keeps no state, so that one decoder serves many images.
+
+    `decode` reads the answer of each pixel from the logits of some rows. If the answers of all pixels are not yet the
+    prediction, `finish` makes it of them; `finish_on_device` does the same for evaluations.
+
+    Attributes:
+        dtype: NumPy's name of the type of the answers.
+        at_image_size: whether logits are resized to the image's own size before they are read; else they stay at
+            the size of the network's input.
+        reading: how another program reads the prediction from the logits, in words.
+    """
+
+    dtype = "uint8"
+    reading = ""
+    at_image_size = True
+
+    def __init__(self, task: OwnTask) -> None:
+        self.task = task
+
+    @abstractmethod
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device."""
+
+    def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+        """The prediction of an image or volume from the answers of all of its pixels, and its objects."""
+        return answers, ()
+
+    def finish_on_device(self, answers: Tensor) -> Tensor:
+        """`finish` for tensors, without the objects; `answers` and the prediction have a first axis of 1."""
+        return answers
+
+    def mask(self, labels: np.ndarray) -> np.ndarray:
+        """The labels of a prediction, in the form that `Predictor` returns."""
+        return labels
+
+    @abstractmethod
+    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written."""
+
+    @abstractmethod
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+        """Logits that have these `probabilities`."""
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """The entropy of the answer at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
+
+        Here each output is a separate yes-or-no question, and the result is the entropy of the least sure one.
+        """
+        probabilities = self.probabilities(logits)
+        output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return output_entropy.amax(dim=0) / math.log(2)
+
+    def certainty(self, logits: Tensor) -> Tensor | None:
+        """The certainty for `Task.count_certainty`, from logits (outputs, n, ...); None if the task counts none."""
+        return None
+
+    def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
+        """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
+        mean = sum(self.probabilities(view, dim) for view in views) / len(views)
+        return self.logits_from_probabilities(mean, dim)
+
+    def answers(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The result of `decode` in its own type."""
+        return self.decode(logits, dim).to(getattr(torch, self.dtype))
+
+
+def decode_strips(
+    decoder: Decoder,
+    strips: Iterable[Tensor],
+    size: Sequence[int],
+    name: str,
+    *,
+    wanted: Collection[str] = (),
+    folder: Path | None = None,
+) -> Decoded:
+    """The prediction of an image or volume from its logits, which come in strips from top to bottom.
+
+    Raises ImageError, with `name`, if logits are no numbers, which would pass as a sure answer.
+
+    Args:
+        strips: (outputs, n, ...) each.
+        size: (*spatial) of all logits.
+        wanted: the fields of `Decoded` that are made beside the labels.
+        folder: where large arrays lie in files; None keeps them in memory.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    other_axes = [slice(None)] * (len(size) - 1)
+    top = 0
+    for logits in strips:
+        rows: Any = (..., slice(top, top + logits.shape[1]), *other_axes)
+        top += logits.shape[1]
+        for field, values in _decode(decoder, logits, name, wanted).items():
+            if field not in arrays:
+                arrays[field] = zeros((*values.shape[: -len(size)], *size), values.dtype, folder)
+            arrays[field][rows] = values
+        release(*arrays.values())
+    labels, objects = decoder.finish(arrays.pop("labels"))
+    return Decoded(labels, objects, **arrays)
+
+
+def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """The fields of `Decoded` for a strip of logits. The host waits once for all of them."""
+    tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.answers(logits)}
+    if "probabilities" in wanted:
+        tensors["probabilities"] = decoder.probabilities(logits)
+    if "uncertainty" in wanted:
+        tensors["uncertainty"] = (decoder.entropy(logits) * UNSURE_LEVEL).round().to(torch.uint8)
+    certainty = decoder.certainty(logits) if "certainty" in wanted else None
+    if certainty is not None:
+        tensors["certainty"] = certainty
+    copies = download(list(tensors.values()))
+    arrays = {field: copy.numpy() for field, copy in zip(tensors, copies, strict=True)}
+    if arrays.pop("has_infinite"):
+        raise ImageError(
+            f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
+            " beyond those of training"
+        )
+    return arrays

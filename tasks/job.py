@@ -1,0 +1,125 @@
+"""Jobs: an input each, and the paths of its outputs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.image_io.class_masks import ClassMasks
+from data_utils.image_io.formats import BandSource, PageFile, RenderedMask, VolumeFile
+from data_utils.image_io.places import Place
+from data_utils.image_io.volume_formats import Spacing
+
+# extensions of outputs
+MASK = ".png"
+OVERLAY = ".overlay.png"
+PROBABILITIES = ".npy"
+UNCERTAINTY = ".uncertainty.png"
+LEGEND = f"legend{OVERLAY}"
+
+# {extension of an image's output: its extension for rasters, for volumes}
+OF_RASTERS = {MASK: ".tif", PROBABILITIES: ".probabilities.tif", UNCERTAINTY: ".uncertainty.tif"}
+OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
+
+# a page of a file, a mask that is rendered from other files or channels, or a volume of several files
+MaskFile = PageFile | ClassMasks | RenderedMask | VolumeFile
+
+
+class PointRow(NamedTuple):
+    """The place of an input's true points: a row of a table, which may be a folder of files."""
+
+    table: Path
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """An input and the files of its prediction: an image, a raster, which has a place, or a volume.
+
+    Args:
+        image: its file, or the first one of several.
+        size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
+        output: the path of its outputs without extension.
+        root: the folder of all outputs; None for the folder of `output`.
+        truth: its true mask, or its true points, if there are some.
+        named: the file of its mask, if the user has named it.
+        page: the page of its file, of an image.
+        stored: the source that the model reads instead of the whole file: its bands, or the file as a picture.
+        place: the place of a georeferenced image, whose outputs are georeferenced too.
+        volume: the files of a volume: one, or one for each channel.
+        spacing: (z, y, x) in mm, of a volume.
+    """
+
+    image: Path
+    size: tuple[int, ...] | None
+    output: Path
+    root: Path | None = None
+    truth: MaskFile | PointRow | None = field(default=None, hash=False)  # annotations hold dictionaries
+    named: Path | None = None
+    page: int = 0
+    stored: BandSource | PageFile | None = None
+    place: Place | None = None
+    volume: VolumeFile | None = None
+    spacing: Spacing | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return str(self.image) + self._page_text
+
+    @property
+    def _page_text(self) -> str:
+        if not self.page:
+            return ""
+        return f" page {self.page + 1}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are read."""
+        if self.volume is not None:
+            return self.volume.paths
+        if isinstance(self.stored, BandSource):
+            return self.stored.paths
+        return (str(self.image),)
+
+    @property
+    def source(self) -> Path | BandSource | PageFile:
+        """The source of an image; `page` is the page in it."""
+        return self.stored or self.image
+
+    @property
+    def pixels(self) -> int:
+        """Its number of pixels or voxels."""
+        if not self.size:
+            return 0
+        return math.prod(self.size)
+
+    @property
+    def smaller_tile(self) -> int:
+        """A --tile-size that takes little memory."""
+        return 64 if self.volume else 512
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        """{extension of an image's output: its extension for this job}, where they differ."""
+        if self.volume is not None:
+            return OF_VOLUMES
+        if self.place is not None:
+            return OF_RASTERS
+        return {}
+
+    @property
+    def relative_name(self) -> str:
+        """Its name in tables of all inputs: the path of its file, relative to the given folder."""
+        root = self.root or self.output.parent
+        return self.output.relative_to(root).with_name(self.image.name).as_posix() + self._page_text
+
+    def file(self, extension: str) -> Path:
+        """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
+        if self.named is not None and extension == MASK:
+            return self.named
+        folder, _, ending = extension.rpartition("/")
+        root = self.root or self.output.parent
+        name = self.output.name + self.extensions.get(ending, ending)
+        return root / folder / self.output.parent.relative_to(root) / name

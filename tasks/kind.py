@@ -1,0 +1,27 @@
+"""All that belongs to a task, by what asks for it."""
+
+from typing import Any, NamedTuple
+
+from data_utils.targets.reader import TargetReader
+from tasks.decoder import Decoder
+from tasks.prediction_format import PredictionFormat
+from tasks.section import Section
+from tasks.task import Task
+
+
+class TaskKind(NamedTuple):
+    """The parts of a task, each a class in a file of the task's folder.
+
+    Args:
+        task: its loss and scores (`loss.py`).
+        reader: from the files of a target to arrays (`reader.py`).
+        decoder: from logits to a prediction (`decode.py`).
+        output: the files of a prediction (`write.py`).
+        section: what reports show (`show.py`).
+    """
+
+    task: type[Task]
+    reader: type[TargetReader]
+    decoder: type[Decoder[Any]]
+    output: type[PredictionFormat]
+    section: type[Section]

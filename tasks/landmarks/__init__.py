@@ -1,0 +1,1 @@
+"""Landmarks: named points of an image."""

@@ -1,0 +1,185 @@
+"""Landmarks: the position or the absence of each named point of an image, from one map for each point."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
+from runtime.device import full_precision, upload_like, widest_float
+from tasks.landmarks.scores import LandmarkScores
+from tasks.landmarks.target import PointTarget, unknown_points
+from tasks.task import Task
+from unet.config import UNetConfig
+
+LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
+
+# If the network doubts a point, the presence term raises all its positions alike, also wrong ones: a smaller weight
+# leaves fewer points far off (docs/landmarks.md).
+PRESENCE_WEIGHT = 0.25
+
+
+class PointSums(NamedTuple):
+    """Sums over the pixels of each point's map, (B, K) each; they add up over the strips of an image.
+
+    Args:
+        weight: the exponentials of the logits.
+        pull: the logits, each times the Gaussian around the point.
+        mass: the Gaussian.
+        present_strips: the number of strips, if the point is present; else 0.
+        known_strips: the number of strips, if the point's presence or absence is known; else 0.
+    """
+
+    weight: Tensor
+    pull: Tensor
+    mass: Tensor
+    present_strips: Tensor
+    known_strips: Tensor
+
+
+@dataclass(frozen=True)
+class Landmarks(Task):
+    """Cross-entropy over space, per present point, plus a quarter of the cross-entropy of presence, per known point.
+
+    The map of a point holds a weight exp(logit) at each pixel; "nowhere" has one more weight. The probability of a
+    pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
+    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms: the position of present
+    points and the presence of known points. The presence term has a smaller weight here, PRESENCE_WEIGHT.
+
+    Args:
+        names: the points' names.
+        sigma: standard deviation of the Gaussians, in pixels of the network's input.
+        nowhere: the logarithm of the weight of "nowhere". If it is the logarithm of the number of pixels, an untrained
+            network predicts a presence of one half.
+        partners: for each point, the index of the point that it becomes in the mirror image.
+        mirrors: whether training mirrors images; predictions then average over the image and its mirror image.
+        unit: the unit of errors: "px" of the image's file, or "mm".
+        layout: the format of the points' files, one of LAYOUTS; predictions are written in it.
+        space: the coordinates of the points in these files: "pixels", or mm in "LPS" or "RAS".
+        always_there: the indices of points that are present in all training images. The network has never seen such a
+            point absent, so predictions never call it absent.
+        absent: the meaning of an empty cell in a table of points, one of ABSENCES.
+    """
+
+    names: tuple[str, ...]
+    sigma: float = 2.0
+    nowhere: float = 0.0
+    partners: tuple[int, ...] = ()
+    mirrors: bool = True
+    unit: str = "px"
+    layout: str = LAYOUTS[0]
+    space: str = "pixels"
+    always_there: tuple[int, ...] = ()
+    absent: str = "unknown"
+
+    name = "landmarks"
+    compared_by = "closeness"
+    target = PointTarget
+    terms = 2  # the positions and the presence
+    measured_fields = ("sigma", "nowhere", "mirrors", "always_there")
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    @property
+    def averages_mirrored(self) -> bool:
+        return self.mirrors
+
+    def unknown_target(self, shape: Sequence[int]) -> PointTarget:
+        return unknown_points(self.outputs, shape)
+
+    def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
+        target = self.unknown_target(shape[1:]).map(torch.from_numpy)
+        return PointTarget.stack([target] * shape[0]).to(device)
+
+    def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
+        factor = upload_like(factors, targets.points)
+        points = (targets.points - (factor - 1) / 2) / factor  # (factor - 1) / 2 is the center of the merged pixels
+        size = targets.size // torch.tensor(factors)
+        return replace(targets, points=points, size=size, unit=targets.unit * factor)
+
+    def counts(self, targets: PointTarget) -> Tensor:
+        """(2,): present points, known points."""
+        dtype = targets.points.dtype
+        present = (targets.states == PRESENT).sum(dtype=dtype)
+        return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
+
+    def partial(self, logits: Tensor, targets: PointTarget) -> PointSums:
+        """The sums of each point's map; a Gaussian is a product of a vector along each axis, so no map is computed."""
+        logits = full_precision(logits)
+        pull = logits
+        mass = logits.new_ones(logits.shape[:2])
+        for axis in reversed(range(targets.points.shape[-1])):
+            positions = torch.arange(logits.shape[2 + axis], device=logits.device, dtype=targets.points.dtype)
+            distances = (positions - targets.points[:, :, axis, None]) / self.sigma
+            profile = (-0.5 * distances.square()).exp().to(logits.dtype)  # (B, K, side)
+            other_axes = [1] * axis
+            pull = (pull * profile.view(*profile.shape[:2], *other_axes, -1)).sum(dim=-1)
+            mass = mass * profile.sum(dim=-1)
+        # weights add up over strips; float64, which Apple's GPUs lack, holds the weights of logits up to 700
+        wide = widest_float(logits.device)
+        return PointSums(
+            weight=logits.flatten(2).logsumexp(dim=2).to(wide).exp(),
+            pull=pull,
+            mass=mass,
+            present_strips=(targets.states == PRESENT).to(logits.dtype),
+            known_strips=(targets.states != UNKNOWN).to(logits.dtype),
+        )
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        """(2,): the sum of the position terms, and the sum of the presence terms times PRESENCE_WEIGHT."""
+        sums = PointSums(*partial)
+        is_present = (sums.present_strips > 0).to(sums.pull.dtype)
+        is_known = (sums.known_strips > 0).to(sums.pull.dtype)
+        log_weight = sums.weight.clamp_min(torch.finfo(sums.weight.dtype).tiny).log().to(sums.pull.dtype)
+        place_loss = log_weight - sums.pull / sums.mass.clamp_min(torch.finfo(sums.mass.dtype).tiny)
+        odds = log_weight - self.nowhere
+        presence_loss = is_present * F.softplus(-odds) + (is_known - is_present) * F.softplus(odds)
+        return torch.stack([(is_present * place_loss).sum(), PRESENCE_WEIGHT * presence_loss.sum()])
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
+        return LandmarkScores.empty(self.names, self.unit, images, device)
+
+    def scores_from_json(self, value: dict[str, Any]) -> LandmarkScores:
+        by_image = torch.tensor(value["by_image"], dtype=torch.float64)
+        return LandmarkScores(self.names, self.unit, torch.tensor(value["sums"]), by_image)
+
+    def to_config(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(self)}
+
+    def ensemble_task(self, others: Sequence[Task]) -> "Landmarks":
+        # the maps of the networks are averaged, so the weights of "nowhere" are averaged too
+        levels = [self.nowhere]
+        mirrors = self.mirrors
+        always_there = set(self.always_there)
+        for task in others:
+            assert isinstance(task, Landmarks)
+            levels.append(task.nowhere)
+            mirrors = mirrors and task.mirrors
+            always_there &= set(task.always_there)
+        nowhere = sum(levels) / len(levels)
+        return replace(self, nowhere=nowhere, mirrors=mirrors, always_there=tuple(sorted(always_there)))
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Landmarks":
+        values = dict(config.task or {})
+        values.pop("name")
+        names = tuple(map(str, values.pop("names")))
+        partners = tuple(map(int, values.pop("partners")))
+        always_there = tuple(map(int, values.pop("always_there", ())))
+        task = cls(names=names, partners=partners, always_there=always_there, **values)
+        if sorted(partners) != list(range(len(names))):
+            raise ValueError(f"partners {partners} of {len(names)} points")
+        if not set(always_there) <= set(range(len(names))):
+            raise ValueError(f"always_there {always_there} of {len(names)} points")
+        if task.layout not in LAYOUTS:
+            raise ValueError(f"layout {task.layout!r}")
+        if task.absent not in ABSENCES:
+            raise ValueError(f"absent {task.absent!r}")
+        if not task.sigma > 0:
+            raise ValueError(f"sigma {task.sigma}")
+        return task

@@ -1,0 +1,56 @@
+"""Landmarks in the report: the errors of each, and images with true and predicted points joined by a line."""
+
+import numpy as np
+
+from data_utils.point_states import FOUND, PRESENT
+from data_utils.visualize import enlarge_picture, point_colors, render_points, to_rgb
+from tasks.charts import error_plot
+from tasks.landmarks.reader import PointReader
+from tasks.landmarks.scores import ERROR, STATE, LandmarkScores
+from tasks.landmarks.target import PointTarget
+from tasks.section import Figure, Section
+
+
+class LandmarkSection(Section):
+    """What `tasks.landmarks` shows."""
+
+    task_name = "Keypoint detection"
+    pipeline_tag = "keypoint-detection"
+    tags = ("landmark-detection",)
+    answer = "points = predictor.points({source})  # name, position in pixels, presence and confidence of each"
+    curves = {  # noqa: RUF012
+        "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
+        "AUROC of presence": {"AUROC": "eval/presence_auroc"},
+    }
+    gains_from_encoder = False
+    score_key = "eval/closeness"
+    image_score = "closeness"
+    good = 0.98  # closeness: errors of a fiftieth of the diagonal
+    scores_hint = (
+        "Errors are distances between true and predicted places of points that are in the image. Precision, recall and"
+        " AUROC are those of whether a point is in the image."
+    )
+    views_hint = "Rings are true points, discs predicted ones; a line joins both."
+
+    def __init__(self, reader: PointReader) -> None:
+        super().__init__(reader)
+        self.names = reader.names
+        self.colors = point_colors(len(self.names))
+        self.unit = reader.landmarks.unit
+
+    def description(self) -> str:
+        return f"Detection of {len(self.names)} landmarks: {self.listed_names()}."
+
+    def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
+        if truth is None:  # of a volume
+            return {"truth and prediction": image}
+        picture = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
+        return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
+
+    def figures(self, scores: LandmarkScores) -> list[Figure]:
+        errors = {}
+        for landmark, name in enumerate(self.names):
+            points = scores.by_image[:, landmark]
+            errors[name] = points[points[:, STATE] == PRESENT, ERROR].numpy()
+        plot = error_plot(errors, self.unit)
+        return [] if plot is None else [Figure("Errors of each landmark", "A bar at the median.", source=plot)]

@@ -1,0 +1,117 @@
+"""Points: written in the format that they came in, drawn on images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.point_states import UNKNOWN
+from data_utils.sources.points import files
+from data_utils.sources.points.spaces import from_pixels, from_voxels
+from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
+from data_utils.visualize import legend, point_colors, render_points
+from data_utils.visualize_volumes import render_volume_points
+from runtime.errors import SettingsError
+from runtime.files import replace_file
+from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
+from tasks.landmarks.decode import PredictedPoints
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.truth import read_prediction, score_points
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage, save_array
+from tasks.prediction_format import PredictionFormat
+from tasks.scoring.score import Score
+from tasks.task import Task
+from unet.config import UNetConfig
+
+JOINED = "points"  # the stem of the table of all images
+MIN_TABLE_IMAGES = 2  # a table of all images is written if there are at least so many
+
+
+class PointFormat(PredictionFormat):
+    """A file of points for each image, in the format that the points of training came in."""
+
+    outputs = "files of points"
+    unsupported = {UNCERTAINTY: "points have a confidence in their table"}  # noqa: RUF012
+
+    def __init__(self, task: Landmarks) -> None:
+        self.task = task
+        self.names = task.names
+        self.colors = point_colors(len(task.names))
+        self.extension = files.FORMATS[task.layout].extension
+        self.mask_extensions = (self.extension,)
+        if files.FORMATS[task.layout].holds_several:
+            self.joined_files = (f"{JOINED}{self.extension}",)
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> PointFormat:
+        return cls(Landmarks.from_config(config))
+
+    def for_file(self, file: Path) -> PointFormat:
+        raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
+
+    def file(self, job: Job, extension: str) -> Path:
+        if extension == PROBABILITIES:  # maps of volumes are written as arrays, not as volumes
+            return job.output.with_name(job.output.name + PROBABILITIES)
+        return super().file(job, extension)
+
+    def legend(self) -> Image.Image:
+        """The meaning of the colors of overlays."""
+        return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
+
+    def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        job, size = image.job, image.size
+        if PROBABILITIES in extensions and image.decoded.probabilities is not None:
+            with replace_file(self.file(job, PROBABILITIES)) as file:
+                save_array(file, image.decoded.probabilities)
+        points = PredictedPoints.from_prediction(image.decoded.labels)
+        positions = points.positions(size)
+        if OVERLAY in extensions:
+            with replace_file(job.file(OVERLAY)) as file:
+                Image.fromarray(self._picture(image, points)).save(file, "png")
+        if job.volume is None:
+            written = from_pixels(positions, self.task.space, (size[0], size[1]))
+        else:
+            written = from_voxels(positions, self.task.space, read_volume_header(job.volume, job.name))
+        entry = ImagePoints(job.image.name, job.image.name, None if job.volume is not None else (size[0], size[1]))
+        columns = zip(self.names, written.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True)
+        for name, position, confidence, presence in columns:
+            entry.add(name, UNKNOWN, position, Certainty(confidence, presence))
+        table = PointTable(self.task.layout, written.shape[1], [entry], self.task.space)
+        with replace_file(job.file(self.extension)) as file:
+            file.write(files.content(table))
+
+    def _picture(self, image: PredictedImage, points: PredictedPoints) -> np.ndarray:
+        """The image, or slices of the volume, with the points drawn on it."""
+        job, positions = image.job, points.positions(image.size)
+        if job.volume is not None:
+            voxels, header = read_volume(job.volume, job.name)
+            return render_volume_points(voxels, header.spacing, positions, points.is_found)
+        assert image.picture is not None
+        return render_points(read_image(image.picture.read(0, image.size[0]), job.name), positions, points.is_found)
+
+    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+        table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.names)
+        return Decoded(read_prediction(table, job))
+
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
+        return score_points(self.task, image.job, image.size, image.decoded.labels)
+
+    def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Write a table of the points of all images, for formats that hold points of several images."""
+        written_jobs = [job for job in jobs if job.file(self.extension).exists()]
+        if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not self.joined_files:
+            return
+        tables = []
+        for job in written_jobs:
+            table = files.read_written(job.file(self.extension), self.task.layout)
+            entries = [replace(entry, image=job.relative_name) for entry in table.entries]
+            tables.append(replace(table, entries=entries, names=tuple(self.names)))
+        with replace_file(folder / self.joined_files[0]) as file:
+            file.write(files.content(join_tables(tables)))

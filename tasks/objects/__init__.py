@@ -1,0 +1,1 @@
+"""Numbered objects, which may touch."""

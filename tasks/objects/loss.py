@@ -1,0 +1,107 @@
+"""Objects that may touch: the object of each pixel, and scores from matching true and predicted objects."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data_utils.target import Target
+from runtime.device import full_precision
+from tasks.classes.loss import Classes
+from tasks.classes.target import ClassTarget
+from tasks.objects.scores import ObjectScores
+from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
+from tasks.task import Task
+from unet.config import IGNORE_INDEX, UNetConfig
+
+BACKGROUND = "background"
+OBJECT = "object"
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Objects(Task):
+    """The class of each pixel, and the pixel's depth inside of its object.
+
+    Where two objects touch, both are shallow, so the deep parts are seeds from which a watershed separates the objects.
+    The depth is the distance to the object's border divided by the object's largest distance, so that small objects are
+    separated as well as large ones. The term of the depth is a binary cross-entropy per known pixel.
+
+    Args:
+        classes: the task of the first outputs; its first class is the background.
+        smallest: the least number of pixels of a predicted object; smaller predictions are left out.
+        fills_holes: whether a predicted object includes its holes, except pixels of other objects.
+        drops_border: whether predicted objects that touch the border of the image are left out.
+        in_pieces: whether masks tell objects apart as their connected pieces, not by numbers.
+    """
+
+    classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
+    smallest: int = 1
+    fills_holes: bool = False
+    drops_border: bool = False
+    in_pieces: bool = False
+
+    name = "objects"
+    compared_by = "AP@0.5"
+    target = ObjectTarget
+    terms = Classes.terms + 1
+    needs_exact_tiles = True
+    measured_fields = ("smallest", "fills_holes", "in_pieces")
+
+    @property
+    def outputs(self) -> int:
+        return self.classes.outputs + 1
+
+    def render(self, targets: ObjectTarget) -> RenderedObjects:
+        """The depth of each pixel, from the numbers of the objects; the host does not wait."""
+        return RenderedObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
+
+    def counts(self, targets: Target) -> Tensor:
+        """(3,): the counts of the classes, and the number of known pixels."""
+        mask = targets.main
+        class_counts = self.classes.counts(ClassTarget(mask))
+        known_pixels = (mask != IGNORE_INDEX).sum().to(class_counts.dtype)
+        return torch.cat([class_counts, known_pixels[None]])
+
+    def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
+        logits = full_precision(logits)
+        class_sums = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
+        depth = targets.depth.to(logits.dtype)
+        errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")
+        return (*class_sums, (errors * (targets.mask != IGNORE_INDEX)).sum())
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        *class_sums, depth = partial
+        return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
+        return ObjectScores.empty(self.classes.names[1:], images, device)
+
+    def scores_from_json(self, value: dict[str, Any]) -> ObjectScores:
+        return ObjectScores(self.classes.names[1:], torch.tensor(value["sums"]), torch.tensor(value["by_image"]))
+
+    def to(self, device: torch.device) -> "Objects":
+        return replace(self, classes=self.classes.to(device))
+
+    def to_config(self) -> dict[str, Any]:
+        values = {
+            "name": self.name,
+            "classes": list(self.classes.names),
+            "smallest": self.smallest,
+            "fills_holes": self.fills_holes,
+        }
+        if self.in_pieces:
+            values["in_pieces"] = True
+        return values
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Objects":
+        assert config.task is not None
+        task = config.task
+        return cls(
+            Classes(tuple(task["classes"])),
+            int(task["smallest"]),
+            bool(task.get("fills_holes", False)),
+            in_pieces=bool(task.get("in_pieces", False)),
+        )

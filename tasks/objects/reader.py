@@ -1,0 +1,312 @@
+"""The objects of an image, from a mask that numbers them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from data_utils.class_map import ClassFields
+from data_utils.class_names import NamedClasses
+from data_utils.config import DataConfig
+from data_utils.holes import has_hole
+from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.placed_masks import PlacedMask
+from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.scene_windows import SceneWindow
+from data_utils.image_io.volumes import read_label_volume
+from data_utils.mask_values import pack, value_key
+from data_utils.sources.records import Record, Records, spread_indices
+from data_utils.targets.reader import MaskReader
+from data_utils.visualize import touching_pairs
+from runtime.cache import digest, load_or_compute
+from runtime.console import counted, listing
+from runtime.errors import DataError, SettingsError
+from tasks.classes.loss import Classes
+from tasks.object_labels import label_classes, label_numbers, pack_labels
+from tasks.objects.loss import BACKGROUND, OBJECT, Objects
+from tasks.objects.target import ObjectTarget, close_gaps
+from tasks.pixels_and_regions import class_weight_tensor
+from unet.config import IGNORE_INDEX, MaskValue
+
+SAMPLED_MASKS = 64  # masks whose objects are measured
+SAMPLED_VOLUMES = 4
+SMALL_PERCENT = 1  # percentile of the sizes of objects that limits how small a prediction may be
+FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
+SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
+LARGEST_NUMBER = 2**31 - 1
+UNKNOWN = -1  # the number of pixels of which a mask says nothing
+SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
+
+
+@dataclass(frozen=True)
+class ObjectReader(MaskReader):
+    """Numbers of objects as a mask has them: 0 is background, and numbers may have gaps.
+
+    Args:
+        ignored: numbers of ignored pixels.
+        classes: mask value and name of each class that annotations give to objects, without the background; for label
+            images, which have none, one class.
+        outside: the meaning of objects of other classes: no object, or, with 255, ignored pixels.
+        smallest, fills_holes: see `tasks.objects.loss.Objects`.
+        reads_labels: whether values are the labels of `ObjectLabels`.
+        in_pieces: whether each connected piece of a mask is an object.
+    """
+
+    ignored: tuple[int, ...] = ()
+    classes: tuple[tuple[int, str], ...] = ((1, OBJECT),)
+    outside: int = 0
+    smallest: int = 1
+    fills_holes: bool = False
+    class_pixels: tuple[int, ...] = ()
+    reads_labels: bool = False
+    in_pieces: bool = False
+
+    target = ObjectTarget
+    may_shrink = False  # the gap between two objects may be a pixel wide
+
+    @classmethod
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
+        texts = (config.ignore_index or "").split(",")
+        try:
+            ignored = tuple(int(text) for text in texts if text)
+        except ValueError as error:
+            raise SettingsError(f"--ignore-index {config.ignore_index}: expected numbers of objects") from error
+        object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
+        if not object_classes:
+            return cls(ignored)
+        outside = IGNORE_INDEX if config.outside_rule == "ignore" else 0
+        return cls(ignored, tuple(object_classes), outside)
+
+    @classmethod
+    def from_records(
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "ObjectReader":
+        reader = cls.from_values(pixels, classes, config)
+        values = {value_key(value) for value in pixels} - {0, *reader.ignored}
+        first = records[0]["target"]
+        if len(values) > 1 and with_unknown(first) is not first:
+            values.discard(IGNORE_INDEX)  # what lies beyond the files of masks
+        if len(values) != 1 or is_drawn(first):
+            return reader
+        key = records.digest and digest("pieces of masks", records.digest, reader.key)
+        return replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
+        counted_values = {value: count for value, count in pixels.items() if value not in self.ignored}
+        background = counted_values.pop(0, 0)
+        if self.classes == ObjectReader.classes:  # values are numbers of objects
+            return replace(self, class_pixels=(background, sum(counted_values.values())))
+        counted_values.pop(IGNORE_INDEX, None)
+        class_pixels = [counted_values.pop(value, 0) for value, _ in self.classes]
+        if self.outside != IGNORE_INDEX:
+            background += sum(counted_values.values())
+        return replace(self, class_pixels=(background, *class_pixels))
+
+    def with_records(self, records: Records) -> "ObjectReader":
+        key = records.digest and digest("shapes of objects", records.digest, self.key)
+        return replace(self, **load_or_compute(key, partial(object_shapes, records, self)))
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        names = [name for _, name in self.classes]
+        classes = Classes((BACKGROUND, *names), loss, weights)
+        return Objects(classes, self.smallest, self.fills_holes, in_pieces=self.in_pieces)
+
+    @property
+    def key(self) -> tuple:
+        key = (Objects.name, self.ignored, self.classes, self.outside)
+        return (*key, "pieces") if self.in_pieces else key
+
+    def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
+        if self.reads_labels:
+            return source, self
+        reader = self
+        placed = with_unknown(source)
+        if placed is not source:
+            reader = replace(self, ignored=(*self.ignored, UNKNOWN))
+        # pieces are told apart before a mask is resized or divided
+        if is_drawn(source) or (self.in_pieces and whole):
+            return ObjectLabels(placed, name, reader), replace(reader, reads_labels=True)
+        return placed, reader
+
+    def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
+        if not self.reads_labels:
+            return self.target_from_volume(pack(values), name)
+        mask = label_classes(values).astype(np.uint8)
+        is_object = (mask > 0) & (mask != IGNORE_INDEX)
+        return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))
+
+    def target_from_volume(self, numbers: np.ndarray, name: str) -> ObjectTarget:
+        is_ignored = np.zeros(numbers.shape, bool)
+        if self.ignored:
+            is_ignored = np.isin(numbers, self.ignored)
+        numbers = np.where(is_ignored, 0, numbers)
+        problem = self.find_problem([int(numbers.min()), int(numbers.max())])
+        if problem is not None:
+            raise DataError(f"{name}: {problem}")
+        ids = numbers.astype(np.int32)
+        mask = (ids > 0).astype(np.uint8)
+        mask[is_ignored] = IGNORE_INDEX
+        if self.in_pieces:
+            ids = connected_pieces(ids)
+        return ObjectTarget(mask, ids)
+
+    def find_problem(self, values: Sequence[MaskValue]) -> str | None:
+        for value in values:
+            if isinstance(value, int) and value not in self.ignored and not 0 <= value <= LARGEST_NUMBER:
+                return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
+        return None
+
+    def to_preprocess(self) -> ClassFields:
+        return {}
+
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        if not self.in_pieces:
+            return ()
+        return (
+            "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
+            " objects in the masks if some touch; if all pieces of an image are one object, give --task classes",
+        )
+
+    def describe(self) -> str:
+        if self.in_pieces:
+            return "objects, the connected pieces of the masks"
+        if len(self.classes) == 1:
+            return "numbered objects"
+        return "numbered objects of the classes " + ", ".join(name for _, name in self.classes)
+
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        holes = "filled" if self.fills_holes else "kept"
+        return [
+            *describe_objects(_ids_by_name(chain.from_iterable(splits), self)),
+            f"predictions of fewer than {self.smallest:,} pixels will be left out, and holes in predictions {holes}",
+        ]
+
+    def ids(self, record: Record) -> np.ndarray:
+        """The numbers of the objects of a record, at the mask's own size; raises DataError if it cannot be read."""
+        source = record["target"]
+        name = record["name"]
+        if isinstance(source, VolumeFile):
+            return self.target_from_volume(read_label_volume(source, name)[0], name).ids
+        source, reader = self.prepared(source, name)
+        target = reader.target_from_mask(decode_mask(source, name).values, name)
+        assert isinstance(target, ObjectTarget)
+        return target.ids
+
+
+@dataclass(frozen=True)
+class ObjectLabels(RenderedMask):
+    """Labels of drawn objects, or of the connected pieces of a mask: number and class, as `pack_labels` makes them."""
+
+    source: ImageSource
+    name: str
+    reader: ObjectReader
+
+    def render(self) -> np.ndarray:
+        if not isinstance(self.source, RenderedMask) or not self.source.is_drawn:
+            target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
+            return pack_labels(target.ids, target.mask)
+        numbers, values = self.source.render_objects()
+        index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
+        for index, (value, _) in enumerate(self.reader.classes, 1):
+            index_by_value[value] = index
+        indices = [index_by_value.get(value, self.reader.outside) for value in values.tolist()]
+        return pack_labels(numbers, np.array(indices)[numbers])
+
+
+def with_unknown(source: ImageSource) -> ImageSource:
+    """A mask with `UNKNOWN` beyond the file of a mask on another grid; any other mask is unchanged."""
+    if isinstance(source, SceneWindow) and isinstance(source.source, PlacedMask):
+        return replace(source, source=with_unknown(source.source))
+    return replace(source, unknown=UNKNOWN) if isinstance(source, PlacedMask) else source
+
+
+def connected_pieces(ids: np.ndarray) -> np.ndarray:
+    """The connected pieces of objects (*spatial), numbered from 1, int32; pixels touch through sides or corners."""
+    from skimage.measure import label
+
+    return label(ids, connectivity=ids.ndim).astype(np.int32)
+
+
+def _ids_by_name(records: Iterable[Record], reader: ObjectReader) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and numbers of the objects of each record that can be read; the others are reported elsewhere."""
+    for record in records:
+        with suppress(DataError):
+            yield record["name"], reader.ids(record)
+
+
+def _sampled_ids(records: Records, reader: ObjectReader) -> Iterator[np.ndarray]:
+    """The numbers of the objects of masks spread over the records."""
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
+    sample = (records[index] for index in spread_indices(len(records), count))
+    return (ids for _, ids in _ids_by_name(sample, reader))
+
+
+def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
+    """Whether most pixels of objects lie in masks with several pieces, specks left aside."""
+    pixels = Counter({True: 0, False: 0})
+    for ids in _sampled_ids(records, reader):
+        sizes = np.bincount(connected_pieces(ids).ravel())[1:]
+        has_several = (sizes >= SPECK_SHARE * sizes.max(initial=1)).sum() > 1
+        pixels[bool(has_several)] += int(sizes.sum())
+    return pixels[True] > pixels[False]
+
+
+def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+    """Lines on the objects of images, from the numbers of each: how many there are, how large, and how many touch."""
+    counts: list[int] = []  # objects of each image
+    sizes: list[int] = []
+    touching = 0
+    in_pieces: list[str] = []  # the images in which a number names several pieces
+    for name, ids in ids_by_name:
+        numbers, image_sizes = np.unique(ids[ids > 0], return_counts=True)
+        counts.append(len(numbers))
+        sizes += image_sizes.tolist()
+        touching += len(np.unique(touching_pairs(ids)))
+        if connected_pieces(ids).max() > len(numbers):
+            in_pieces.append(name)
+    if not sizes:
+        return ["objects: none"]
+    images_with_objects = sum(count > 0 for count in counts)
+    lines = [
+        f"objects: {len(sizes):,} in {images_with_objects:,} of {counted(len(counts), 'image')};"
+        f" {len(sizes) / len(counts):,.1f} an image, {max(counts):,} at most",
+        f"sizes of objects in pixels: {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,.0f};"
+        f" {touching:,} ({touching / len(sizes):.1%}) touch another object",
+    ]
+    if in_pieces:
+        images = counted(len(in_pieces), "image")
+        names = listing(in_pieces)
+        lines.append(f"to check: in {images} a number names several pieces, which count as one object: {names}")
+    return lines
+
+
+def object_shapes(records: Records, reader: ObjectReader) -> dict[str, Any]:
+    """The settings for predictions from some masks: the smallest size, and whether holes are filled.
+
+    The smallest size is half the size that nearly all objects exceed.
+    """
+    sizes: list[int] = []
+    hollow_objects = 0
+    for ids in _sampled_ids(records, reader):
+        for is_object in boxed_objects(ids):
+            sizes.append(int(is_object.sum()))
+            hollow_objects += has_hole(is_object)
+    if not sizes:
+        return {"smallest": 1, "fills_holes": False}
+    smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL_PERCENT)))
+    return {"smallest": smallest, "fills_holes": hollow_objects <= FEW_HOLES * len(sizes)}
+
+
+def boxed_objects(ids: np.ndarray) -> Iterator[np.ndarray]:
+    """The pixels of each object in its own box, bool."""
+    from scipy.ndimage import find_objects
+
+    numbers = close_gaps(ids)
+    for number, box in enumerate(find_objects(numbers), 1):
+        yield numbers[box] == number

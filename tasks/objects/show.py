@@ -1,0 +1,81 @@
+"""Objects in the report: their outlines, and which of them are found."""
+
+import numpy as np
+
+from data_utils.visualize import GREY, RED, darken, outline_objects, shade_objects, to_rgb
+from tasks.object_labels import label_classes, label_numbers
+from tasks.objects.matching import Matches, Overlaps
+from tasks.objects.reader import ObjectReader
+from tasks.section import Section
+from unet.config import IGNORE_INDEX
+
+GREEN = (40, 170, 70)
+BLUE = (40, 90, 230)
+
+
+class ObjectSection(Section):
+    """What `tasks.objects` shows."""
+
+    task_name = "Instance segmentation"
+    tags = ("instance-segmentation",)
+    mask_values = "numbers of objects"
+    flags = ("loss",)
+    curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
+    score_key = "eval/ap50"
+    image_score = "AP@0.5"
+    scores_hint = (
+        "AP at an IoU is TP / (TP + FP + FN). An object is found where a prediction has an IoU of 0.5 or more with it;"
+        " split where two or more predictions lie mostly in it; merged where a prediction holds most of it and most of"
+        " another one."
+    )
+    views_hint = (
+        "Errors: found objects (IoU of 0.5 or more) are green, missed ones red, predictions of no object blue, ignored"
+        " pixels light grey."
+    )
+
+    def __init__(self, reader: ObjectReader) -> None:
+        super().__init__(reader)
+        self.names = tuple(name for _, name in reader.classes)
+
+    def description(self) -> str:
+        return f"Instance segmentation: numbers for the objects of the classes {self.listed_names()}."
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        title, errors = object_errors(image, truth, pred)
+        return {
+            "image": to_rgb(image),
+            "truth": outline_objects(image, shade_objects(label_numbers(truth))),
+            "prediction": outline_objects(image, shade_objects(label_numbers(pred))),
+            title: errors,
+        }
+
+
+def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tuple[str, np.ndarray]:
+    """Found, missed and invented objects: counts in words, and colors over the darkened image, uint8 (H, W, 3).
+
+    Args:
+        image: (H, W[, C]).
+        truth, pred: (H, W), labels as `tasks.object_labels.pack_labels` makes them.
+    """
+    is_ignored = label_classes(truth) == IGNORE_INDEX
+    true = np.where(is_ignored, 0, truth)
+    predicted = np.where(is_ignored, 0, pred)
+    matches = Matches.from_overlaps(Overlaps.between(predicted, true))
+    pairs = matches.matched_pairs(0.5)
+    is_found = np.isin(true, np.unique(true[true > 0])[matches.true[pairs]])
+    is_right = np.isin(predicted, np.unique(predicted[predicted > 0])[matches.predicted[pairs]])
+    picture = darken(image)
+    picture[(predicted > 0) & ~is_right] = BLUE
+    picture[(true > 0) & ~is_found] = RED
+    picture[is_found] = GREEN
+    # an object ends where its neighbor to the right or below does not belong to it
+    picture[:, :-1][(true[:, 1:] != true[:, :-1]) & (true[:, :-1] > 0)] = 0
+    picture[:-1][(true[1:] != true[:-1]) & (true[:-1] > 0)] = 0
+    picture[is_ignored] = GREY
+    counts = {
+        "missed": len(matches.true_sizes) - len(pairs),
+        "split": matches.count_split(),
+        "merged": matches.count_merged(),
+    }
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f"errors: {', '.join(texts)}" if texts else "errors", picture

@@ -1,0 +1,1 @@
+"""Classes that may overlap: several for each pixel."""

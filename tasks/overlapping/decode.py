@@ -1,0 +1,30 @@
+"""The classes of each pixel, of which there may be several."""
+
+import torch
+from torch import Tensor
+
+from tasks.decoder import Decoder
+
+
+class OverlapDecoder(Decoder):
+    """A bit for each class whose sigmoid is above one half; the probability of each is its sigmoid."""
+
+    dtype = "int32"
+    reading = "a pixel has each class whose logit is above 0"
+
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        bits = torch.zeros((), dtype=torch.int32, device=logits.device)
+        for bit, class_logits in enumerate(logits.unbind(dim)):
+            bits = bits | (class_logits > 0).int() << bit
+        return bits
+
+    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+        return logits.sigmoid()
+
+    def certainty(self, logits: Tensor) -> Tensor:
+        """The probability of each class, (outputs, n, ...)."""
+        return logits.sigmoid()
+
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+        # the logarithm of 0 could not be interpolated
+        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)

@@ -1,0 +1,101 @@
+"""Scores of classes that may overlap, from a 2 x 2 table for each."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.confusion import ClassCounts, class_scores, class_table, image_iou
+from tasks.overlapping.target import OverlapTarget
+from tasks.pixels_and_regions import ClassMeans
+from tasks.tables import Table
+
+PIXELS_AT_ONCE = 2**22  # each pixel takes some bytes while its bits are counted
+
+
+def planes(bits: Tensor, classes: int) -> Tensor:
+    """Bits (B, *spatial) as planes (B, classes, *spatial) of 0 and 1."""
+    per_pixel = (1,) * (bits.ndim - 1)
+    shifts = torch.arange(classes, dtype=torch.int32, device=bits.device).view(-1, *per_pixel)
+    return (bits.int().unsqueeze(1) >> shifts) & 1
+
+
+def count_bits(bits: Tensor, classes: int) -> Tensor:
+    """(classes,) int64: the number of pixels in which each bit is set."""
+    return torch.stack([((bits >> shift) & 1).sum() for shift in range(classes)])
+
+
+def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int) -> Tensor:
+    """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, absent first.
+
+    Tables add up over images, strips and processes. Pixels in which a class is unknown are not counted for it.
+    """
+    tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
+    parts = [bits.flatten().split(PIXELS_AT_ONCE) for bits in (prediction, truth, known)]
+    for predicted, true, known_part in zip(*parts, strict=True):
+        hits = count_bits(predicted & true & known_part, classes)
+        predictions = count_bits(predicted & known_part, classes)
+        truths = count_bits(true & known_part, classes)
+        total = count_bits(known_part, classes)
+        tables[:, 1, 1] += hits
+        tables[:, 0, 1] += predictions - hits
+        tables[:, 1, 0] += truths - hits
+        tables[:, 0, 0] += total - predictions - truths + hits
+    return tables
+
+
+def foreground_counts(tables: Tensor) -> ClassCounts:
+    """The pixels of the foreground of each class, from tables (N, 2, 2)."""
+    return ClassCounts(tables[:, 1, 1], tables[:, 1].sum(dim=1), tables[:, :, 1].sum(dim=1))
+
+
+def table_scores(tables: Tensor) -> dict[str, Any]:
+    """The `class_scores` of the foregrounds of tables (N, 2, 2), without the accuracy of pixels."""
+    values = class_scores(foreground_counts(tables))
+    del values["pixel_accuracy"]
+    return values
+
+
+class OverlapScores(ClassMeans):
+    """Every score from one table of whole numbers for each class.
+
+    Args:
+        names: the classes.
+        sums: (classes, 2, 2) int64, the tables of `class_tables`.
+        by_image: (images, 1), the mean IoU of each image.
+    """
+
+    has_background = False
+
+    def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:
+        tables = self.tables(prediction, target)
+        self.sums += tables
+        self.by_image[index, 0] += image_iou(foreground_counts(tables[: len(self.names)]))  # a filler adds 0
+
+    def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
+        """The tables of an image, or of a part of an image."""
+        return class_tables(prediction, target.truth, target.known, len(self.names))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Means over the classes by name, and a list over the classes by metric."""
+        return table_scores(self.sums[: len(self.names)])
+
+    def brief(self) -> dict[str, float | None]:
+        values = self.values
+        return {"mean_iou": values["mean_iou"], "mean_dice": values["mean_dice"]}
+
+    def report(self) -> dict[str, Any]:
+        return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}
+
+    @property
+    def counts(self) -> ClassCounts:
+        return foreground_counts(self.sums[: len(self.names)])
+
+    @property
+    def remark(self) -> str:
+        return f"nothing was found of {', '.join(self.unfound)}" if self.unfound else ""
+
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        values = self.values | (boundary or {})
+        return [class_table("Classes", "class", self.names, values, self.counts, errors=True)]

@@ -1,0 +1,45 @@
+"""Classes that may overlap, and regions, in the report: their outlines on the images."""
+
+import numpy as np
+
+from data_utils.bits import unpack_bits
+from data_utils.visualize import GREY, RED, darken, outline_classes, palette, to_rgb
+from tasks.overlapping.bit_reader import BitReader
+from tasks.section import Section
+
+
+class OverlapSection(Section):
+    """What `tasks.overlapping` shows."""
+
+    task_name = "Semantic segmentation"
+    tags = ("semantic-segmentation",)
+    mask_values = "bits, the first class in the lowest"
+    flags = ("loss", "class_weights")
+    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    score_key = "eval/mean_iou"
+    scores_hint = "A pixel may have several classes. Scores are of each class's own pixels."
+    views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
+    colors: np.ndarray
+
+    def __init__(self, reader: BitReader) -> None:
+        super().__init__(reader)
+        self.names = reader.class_names
+        self.colors = palette(len(self.names) + 1)[1:]
+
+    def description(self) -> str:
+        count = len(self.names)
+        return f"Semantic segmentation into {count} classes, of which a pixel may have several: {self.listed_names()}."
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        bits, unknown_bits = unpack_bits(truth)
+        all_bits = 2 ** len(self.names) - 1
+        wrong_bits = (bits ^ pred) & ~unknown_bits & all_bits
+        errors = darken(image)
+        errors[wrong_bits != 0] = RED
+        errors[unknown_bits & all_bits == all_bits] = GREY
+        return {
+            "image": to_rgb(image),
+            "truth": outline_classes(image, bits, self.colors),
+            "prediction": outline_classes(image, pred, self.colors),
+            "errors": errors,
+        }

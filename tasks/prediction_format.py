@@ -1,0 +1,269 @@
+"""Formats of predictions: how masks are written, shown, read again and scored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import PageFile, VolumeFile
+from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.targets.reader import MaskReader
+from data_utils.visualize import legend, overlay
+from data_utils.visualize_volumes import volume_page
+from runtime.errors import DataError
+from runtime.files import replace_file
+from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
+from tasks.polygons import POLYGONS, Properties, save_polygons
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage, Values, save_overlay, save_probabilities, save_values
+from tasks.scoring.masks import open_mask, open_truth, open_volume_mask, score_masks, size_mismatch
+from tasks.scoring.score import Score
+from tasks.task import Task
+from unet.config import MaskValue, UNetConfig
+
+USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
+LARGEST = 65535  # a value of 16 bits
+
+
+class LegendEntry(NamedTuple):
+    """The text for a color below a picture; None where it belongs to no color."""
+
+    color: tuple[int, int, int] | None
+    text: str
+
+
+class PredictionFormat(ABC):
+    """How predictions are written, shown and scored.
+
+    Attributes:
+        outputs: a word for the files of all images.
+        extensions: the extensions of further files beside each of them.
+        has_objects: whether masks number objects, which --coco collects.
+        writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
+        unsupported: for extensions of --uncertainty and the like that such predictions do not have, the reason.
+        names: the meanings of the colors.
+        colors: (N, 3) uint8, one for each name.
+        mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
+        class_folders: the folder of each class's masks, if each class has its own masks.
+        joined_files: the names of the files that join the results of all images.
+    """
+
+    outputs: ClassVar[str]
+    extensions: ClassVar[Sequence[str]] = ()
+    has_objects: ClassVar[bool] = False
+    writes_rasters: ClassVar[bool] = False
+    unsupported: ClassVar[Mapping[str, str]] = {}
+    mask_extensions: Sequence[str] = (MASK,)
+    class_folders: Sequence[str] = ()
+    joined_files: Sequence[str] = ()
+    names: Sequence[str]
+    colors: np.ndarray
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: UNetConfig) -> PredictionFormat:
+        """The format that the config.json of a model calls for."""
+
+    def for_file(self, file: Path) -> PredictionFormat:
+        """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
+        return self
+
+    @property
+    def channel_names(self) -> Sequence[str]:
+        """The meaning of each channel of the probabilities."""
+        return self.names
+
+    @property
+    def object_classes(self) -> Sequence[str]:
+        """The classes of objects; empty if there are no objects."""
+        return self.names[1:] if self.has_objects else ()
+
+    def mask_file(self, job: Job) -> Path:
+        """The path of the mask or points of a job, or of its first mask."""
+        return job.file(self.mask_extensions[0])
+
+    def file(self, job: Job, extension: str) -> Path:
+        """The path of a file of a job."""
+        return self.mask_file(job) if extension == MASK else job.file(extension)
+
+    def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
+        """The paths of all files that may be written or removed for a job, given their extensions."""
+        return [self.file(job, extension) for extension in extensions]
+
+    def legend(self) -> Image.Image | None:
+        """The meaning of the colors of overlays; None if they have no meaning."""
+        return legend(self.names, self.colors)
+
+    def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Write the file that joins the results of all images, after each image has its own file."""
+        return
+
+    def check_volume(self, name: str) -> None:
+        """Raises ImageError, with `name`, if files of volumes cannot hold the predictions."""
+        return
+
+    @abstractmethod
+    def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        """Write the files of these extensions.
+
+        The mask or points come last: they mean that all other files are complete.
+        """
+
+    @abstractmethod
+    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+        """The prediction of a job, read from its files. Raises DataError if somebody has made them unreadable.
+
+        Args:
+            folder: where the labels of a large image lie in a file; None keeps them in memory.
+        """
+
+    @abstractmethod
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
+        """The score of a prediction against the truth of its job. Raises DataError if the truth cannot be used."""
+
+
+class MaskFormat(PredictionFormat):
+    """The mask of a prediction, and its picture.
+
+    Attributes:
+        reader: reads such masks, and true ones.
+    """
+
+    outputs = "masks"
+    writes_rasters = True
+    reader: MaskReader
+
+    @abstractmethod
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
+
+    def written_mask(self, job: Job) -> MaskFile:
+        """The mask of an image or volume that was written."""
+        path = self.mask_file(job)
+        return VolumeFile((str(path),)) if job.volume is not None else PageFile(path)
+
+    def reader_for(self, mask: MaskFile) -> MaskReader:
+        """The reader of a written or true mask."""
+        return self.reader
+
+    def shades(self, labels: np.ndarray) -> np.ndarray:
+        """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
+        return labels
+
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
+        return overlay(image, labels, self.colors)
+
+    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
+        """The share of each name in a prediction (H, W), for a page."""
+        shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
+        entries = []
+        for color, name, share in zip(self.colors.tolist(), self.names, shares, strict=True):
+            entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
+        return entries
+
+    def with_objects(self, decoded: Decoded) -> MaskFormat:
+        """The format in the colors of a prediction's objects."""
+        return self
+
+    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
+        """The areas that polygons outline in rows (n, W) of a prediction: layers of numbers, 0 for no area."""
+        return [self.shades(labels)]
+
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+        """The properties of an area of `areas`, given its number."""
+        return {"value": number}
+
+    @property
+    def written_values(self) -> Sequence[MaskValue]:
+        """The values that masks hold, if they are values of classes."""
+        return ()
+
+    @property
+    def true_class_map(self) -> ClassMap | None:
+        """The classes of a model of classes, whose true masks may be annotations; else None."""
+        return None
+
+    def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        for extension in extensions:
+            if extension == OVERLAY:
+                self._write_overlay(image)
+            elif extension == PROBABILITIES:
+                save_probabilities(image)
+            elif extension == UNCERTAINTY and image.decoded.uncertainty is not None:
+                save_values(image.job, image.job.file(extension), Values(image.decoded.uncertainty))
+            elif extension in POLYGONS:
+                save_polygons(image, extension, self.areas, self.area_properties)
+            elif extension in self.extensions:
+                self.write_table(image)
+        self.write_mask(image)
+
+    def _write_overlay(self, image: PredictedImage) -> None:
+        job, labels = image.job, image.decoded.labels
+        shown = self.with_objects(image.decoded)
+        if job.volume is None:
+            save_overlay(job.file(OVERLAY), image, shown.overlay)
+            return
+        voxels, header = read_volume(job.volume, job.name)
+        page = volume_page(voxels, shown.shades(labels), shown.colors, header.spacing)
+        with replace_file(job.file(OVERLAY)) as file:
+            Image.fromarray(page).save(file, "png")
+
+    def write_table(self, image: PredictedImage) -> None:
+        """Write the file of `extensions`; most masks stand alone."""
+
+    def write_mask(self, image: PredictedImage) -> None:
+        """Write the mask."""
+        values = Values(image.decoded.labels, self.mask_values, image.raster_missing, free_value(self.written_values))
+        save_values(image.job, self.file(image.job, MASK), values)
+
+    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+        written = self.written_mask(job)
+        if isinstance(written, VolumeFile):
+            mask = open_volume_mask(written, self.reader)
+            labels = mask.labels()
+            if job.size != mask.size:
+                raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
+            return Decoded(labels)
+        with open_mask(written, self.reader_for(written)) as mask:
+            if job.size and mask.size != job.size:
+                raise DataError(size_mismatch(mask, job.size))
+            return Decoded(mask.labels(folder))
+
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
+        job = image.job
+        spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
+        truth = job.truth
+        reader = self.reader if job.volume is not None else self.reader_for(truth)  # type: ignore[arg-type]
+        with open_truth(job, image.size, reader) as mask:
+            return score_masks(
+                task,
+                image.decoded,
+                mask,
+                missing=image.missing,
+                boundary=boundary,
+                spacing=spacing,
+                folder=job.output.parent,
+            )
+
+
+def free_value(values: Sequence[MaskValue]) -> int:
+    """A mask value that no class has: 255, else the largest one below it, else the largest of 16 bits.
+
+    For colors it is 0, black.
+    """
+    if not values:
+        return 0
+    numbers = {value for value in values if isinstance(value, int)}
+    if not numbers:
+        return 0
+    for value in (*range(USUAL_NODATA, -1, -1), *range(LARGEST, USUAL_NODATA, -1)):
+        if value not in numbers:
+            return value
+    raise AssertionError("there are at most 255 classes")

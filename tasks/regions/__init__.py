@@ -1,0 +1,1 @@
+"""Regions: unions of labels, written as a mask of labels."""

@@ -1,0 +1,1 @@
+"""Scores of written predictions against their truth."""

@@ -1,0 +1,203 @@
+"""Scoring the mask of an image or a volume against its true mask, at the true mask's own size."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from data_utils.image_io.class_masks import ClassMasks
+from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.placed_masks import PlacedMask
+from data_utils.image_io.reader import read_colors, read_mask
+from data_utils.image_io.resize import nearest, same_proportions
+from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
+from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
+from data_utils.image_io.windowed import open_windowed
+from data_utils.loading.image_input import hide_missing
+from data_utils.target import Target
+from data_utils.targets.reader import MaskReader
+from runtime.errors import DataError
+from runtime.scratch import release, row_spans, zeros
+from tasks.job import Job, MaskFile, PointRow
+from tasks.prediction import Decoded
+from tasks.scoring.areas import count_areas
+from tasks.scoring.boundary import boundary_scores
+from tasks.scoring.score import Score
+from tasks.scoring.surfaces import surface_scores, volume_entry
+from tasks.task import Task
+
+SCORED_ROWS = 256  # rows of an image that are scored at once
+
+
+class OpenMask(NamedTuple):
+    """A mask that can be read in parts.
+
+    Args:
+        name: its name in messages.
+        size: (H, W) or (D, H, W).
+        read: returns the target of some rows (n, W) of an image's mask, or of one slice (H, W) of a volume's.
+    """
+
+    name: str
+    size: tuple[int, ...]
+    read: Callable[[Any], Target]
+
+    @property
+    def parts(self) -> Iterator[Any]:
+        """The rows or slices to read one after another."""
+        return row_spans(self.size[0], SCORED_ROWS) if len(self.size) == 2 else iter(range(self.size[0]))
+
+    def labels(self, folder: Path | None = None) -> np.ndarray:
+        """The whole mask in the form of a prediction; a large one lies in a file of `folder`."""
+        labels = None
+        for part in self.parts:
+            part_labels = self.read(part).prediction
+            if labels is None:
+                labels = zeros(self.size, part_labels.dtype, folder)
+            labels[part] = part_labels
+            release(labels)
+        assert labels is not None
+        return labels
+
+
+@contextmanager
+def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
+    """The mask of an image, read one window at a time if its format allows it."""
+    if isinstance(mask, ClassMasks | PlacedMask):
+        name = mask.name
+    elif isinstance(mask, RenderedMask):
+        name = "the true objects"  # the object that renders them names the file
+    else:
+        assert not isinstance(mask, VolumeFile)
+        name = str(mask.path)
+    has_colors = reader.class_map is not None and reader.class_map.has_colors
+    read_values = read_colors if has_colors else read_mask
+    source, reader = reader.prepared(mask, name)
+    with open_windowed(source) as picture:
+
+        def read(rows: slice) -> Target:
+            return reader.target_from_mask(read_values(picture.read(rows.start, rows.stop), name), name)
+
+        yield OpenMask(name, picture.size, read)
+
+
+def open_volume_mask(mask: VolumeFile, reader: MaskReader) -> OpenMask:
+    """The mask of a volume, which is read whole."""
+    values, header = read_label_volume(mask, mask.paths[0])
+    return OpenMask(mask.paths[0], header.size, reader.target_from_volume(values, mask.paths[0]).at)
+
+
+@contextmanager
+def open_truth(job: Job, size: tuple[int, ...], reader: MaskReader) -> Iterator[OpenMask]:
+    """The true mask of a job, for a prediction of `size`. Raises DataError if it is of another image or grid."""
+    assert job.truth is not None
+    assert not isinstance(job.truth, PointRow)
+    if job.volume is not None:
+        yield _open_true_volume(job.truth, job.volume, read_volume_header(job.volume, job.name), reader)
+        return
+    with open_mask(job.truth, reader) as truth:
+        if not same_proportions(truth.size[:2], size[:2]):  # type: ignore[arg-type]  # of an image
+            raise DataError(f"{size_mismatch(truth, size)}; they differ in proportions")
+        yield truth
+
+
+def size_mismatch(mask: OpenMask, size: tuple[int, ...]) -> str:
+    """The message for a mask that is not of the size of its image."""
+    return f"{mask.name}: is {mask.size[0]} x {mask.size[1]}, but the image {size[0]} x {size[1]}"
+
+
+def _open_true_volume(mask: MaskFile, image: VolumeFile, header: VolumeHeader, reader: MaskReader) -> OpenMask:
+    """The true mask of a volume. Raises DataError if it lies on another grid."""
+    volume = _as_volume(mask)._replace(grid_of=image.paths[0])
+    truth = volume.paths[0]
+    if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
+        volume = volume._replace(spacing=header.spacing)
+    values, truth_header = read_label_volume(volume, truth)
+    if truth_header.size != header.size:
+        true_size = " x ".join(map(str, truth_header.size))
+        size = " x ".join(map(str, header.size))
+        raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
+    if not same_grid(truth_header, header):
+        raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
+    return OpenMask(truth, header.size, reader.target_from_volume(values, truth).at)
+
+
+def _as_volume(mask: MaskFile) -> VolumeFile:
+    """The volume of a mask, which is one file or several."""
+    if isinstance(mask, VolumeFile):
+        return mask
+    assert not isinstance(mask, ClassMasks)
+    if isinstance(mask, RenderedMask):
+        raise DataError("the true objects of a volume are a label volume, and no annotations")
+    return VolumeFile((str(mask.path),))
+
+
+def score_masks(
+    task: Task,
+    decoded: Decoded,
+    truth: OpenMask,
+    *,
+    missing: np.ndarray | None = None,
+    boundary: bool = False,
+    spacing: Spacing | None = None,
+    folder: Path | None = None,
+) -> Score:
+    """The score of a prediction.
+
+    If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
+
+    Args:
+        missing: (H, W) bool, pixels without data, which are unknown.
+        boundary: whether boundaries of images, or surfaces of volumes, are scored too.
+        spacing: (z, y, x) in mm, of a volume.
+        folder: where large arrays lie in files.
+    """
+    labels, certainty = decoded.labels, decoded.certainty
+    scores = task.new_scores(1)
+    pred = true = None
+    if task.answers_classes:
+        pred = zeros(truth.size, "uint8", folder)
+        true = zeros(truth.size, "uint8", folder)
+    for part in truth.parts:
+        target = truth.read(part)
+        under = _pixels_under(part, truth.size, labels.shape)
+        part_labels = labels[under]
+        if missing is not None:
+            target = hide_missing(target, missing[under])
+        if pred is not None and true is not None:
+            pred[part] = part_labels
+            true[part] = target.main
+        preds = torch.from_numpy(part_labels).long()[None]
+        batch = target.map(lambda array: torch.from_numpy(array)[None])
+        scores.add_part(preds, batch, 0)
+        if certainty is not None:
+            part_certainty = torch.from_numpy(certainty[(..., *under)])[None]
+            scores.add_reliability(task.count_certainty(part_certainty, preds, batch))
+        release(labels, missing, certainty, pred, true)
+    scores.finish_image(0)
+    boundaries = surfaces = areas = None
+    if pred is not None and true is not None:
+        areas = count_areas(pred, true, task.outputs)
+        if boundary and spacing is None:
+            boundaries = boundary_scores(pred, true, task.outputs)
+        elif boundary and spacing is not None:
+            surfaces = surface_scores(pred, true, task.outputs, spacing)
+    entry: dict[str, Any] = {**scores.brief()}
+    if spacing is not None:
+        entry |= volume_entry(scores, surfaces)
+    elif boundaries is not None:
+        entry |= boundaries.to_json()
+    return Score(scores, entry, boundaries, areas)
+
+
+def _pixels_under(part: Any, true_size: tuple[int, ...], size: tuple[int, ...]) -> tuple:
+    """The index, in arrays of `size`, of the pixels under the centers of those of a part of a true mask."""
+    if isinstance(part, int):
+        return (part,)
+    if true_size == size:
+        return (part, slice(None))
+    rows, columns = (nearest(true, own) for true, own in zip(true_size, size, strict=True))
+    return np.ix_(rows[part], columns)

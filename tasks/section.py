@@ -1,0 +1,112 @@
+"""What a task shows of itself in the report, the model card, the trackers and the review, beside its scores."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from data_utils.targets.reader import TargetReader
+from data_utils.visualize import join_in_row
+from tasks.tables import Table, markdown_text
+
+
+class Figure(NamedTuple):
+    """A plot or a table of the scores, below the images of the report.
+
+    Args:
+        picture: (H, W, 3) uint8.
+        source: the address of a plot, in place of a picture.
+        table: of the same numbers.
+    """
+
+    title: str
+    text: str
+    picture: np.ndarray | None = None
+    source: str | None = None
+    table: Table | None = None
+
+
+class Example(NamedTuple):
+    """A validation record with its truth and its prediction.
+
+    Args:
+        image: (H, W, C).
+        truth: an (H, W) mask, or a `PointTarget`; None where the points are drawn on the image already.
+        pred: an (H, W) mask, or (K, 3) y, x and presence of each point.
+    """
+
+    name: str
+    image: np.ndarray
+    truth: Any
+    pred: Any
+
+
+class Section(ABC):
+    """The part of reports that depends on the task.
+
+    Attributes:
+        task_name: the Hub's name of the task.
+        tags: the Hub's tags for the task.
+        pipeline_tag: the Hub's pipeline tag for such models.
+        mask_values: the meaning of the values in a mask of the predictor.
+        answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
+        flags: flags of training that only this task has.
+        gains_from_encoder: whether pretrained encoders have helped with photographs.
+        curves: title -> {label: record}, at most two in one chart.
+        score_key: the record that models are compared by.
+        image_score: the name of the score of an image.
+        good: the score, of those that models are compared by, from which on a model is good.
+        scores_hint, views_hint: sentences on the tables, and on the pictures of the worst and best images.
+        names: of the classes.
+        colors: of the classes, (classes, 3) uint8; None where names have no colors.
+    """
+
+    task_name: ClassVar[str]
+    tags: ClassVar[Sequence[str]] = ()
+    pipeline_tag: ClassVar[str] = "image-segmentation"
+    mask_values: ClassVar[str] = ""
+    answer: ClassVar[str] = ""
+    flags: ClassVar[Sequence[str]] = ()
+    gains_from_encoder: ClassVar[bool] = True
+    curves: ClassVar[dict[str, dict[str, str]]]
+    score_key: ClassVar[str]
+    image_score: ClassVar[str] = "IoU"
+    good: ClassVar[float] = 0.9
+    scores_hint: ClassVar[str] = ""
+    views_hint: ClassVar[str]
+    names: Sequence[str] = ()
+    colors: np.ndarray | None = None
+
+    def __init__(self, reader: TargetReader) -> None:
+        self.reader = reader
+
+    @abstractmethod
+    def description(self) -> str:
+        """A sentence, in Markdown, on the answer of the model."""
+
+    def listed_names(self) -> str:
+        """The names of the classes, in Markdown."""
+        return ", ".join(map(markdown_text, self.names))
+
+    def css_colors(self) -> dict[str, str]:
+        """The color of each name, in CSS."""
+        if self.colors is None:
+            return {}
+        return {name: f"rgb{tuple(color)}" for name, color in zip(self.names, self.colors.tolist(), strict=True)}
+
+    def panel(self, example: Example) -> np.ndarray:
+        """One picture, uint8 (H, W, 3), of the image, the truth and the prediction."""
+        return join_in_row(list(self.views(example.image, example.truth, example.pred).values()))
+
+    @abstractmethod
+    def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
+        """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
+
+    def render_pictures(self, scores: Any) -> dict[str, np.ndarray]:
+        """Pictures of the scores by tag, for trackers."""
+        return {}
+
+    def figures(self, scores: Any) -> list[Figure]:
+        """Figures of the scores, for the report."""
+        return []

@@ -1,0 +1,115 @@
+"""The views that --tta averages: mirrored where training has mirrored, turned where it has turned."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from inference.views import average_views, predict_strips
+from tasks import new_decoder
+from tasks.classes.loss import Classes
+from tasks.landmarks.loss import Landmarks
+from tasks.task import Task
+from unet.config import Preprocess, UNetConfig
+
+
+class Seen(nn.Module):
+    """A network whose logits are its input; it remembers the inputs."""
+
+    def __init__(self, *, dims: int, turned: bool) -> None:
+        super().__init__()
+        self.config = UNetConfig(dims=dims, preprocess=Preprocess(turned=turned))
+        self.inputs: list[Tensor] = []
+
+    def forward(self, batch: Tensor) -> Tensor:
+        self.inputs.append(batch)
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned", "mirrors"),
+    [
+        ((1, 2, 3, 4), False, [(), (3,)]),
+        ((1, 2, 3, 4, 5), False, [(), (4,)]),
+        ((1, 2, 3, 4, 5), True, [(), (2,), (3,), (4,), (2, 3), (2, 4), (3, 4), (2, 3, 4)]),
+    ],
+    ids=["image", "volume", "mirrored volume"],
+)
+def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
+    batch = torch.randn(shape)
+    network = Seen(dims=len(shape) - 2, turned=turned)
+    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
+    torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
+    assert len(network.inputs) == len(mirrors)
+    for view, axes in zip(network.inputs, mirrors, strict=True):
+        assert torch.equal(view, batch.flip(axes))
+
+
+@pytest.mark.parametrize(("mirrors", "views", "swaps"), [(True, 8, 4), (False, 4, 0)])
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (1, 2, 3, 3)], ids=["volume", "image"])
+def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, views, swaps, monkeypatch):
+    """Where nothing mirrors, such views are left out."""
+    batch = torch.randn(shape)
+    swapped = []
+
+    def swap(task: Task, logits: Tensor, dim: int) -> Tensor:
+        swapped.append(dim)
+        return logits
+
+    def mean_of_views(views: list[Tensor], dim: int) -> Tensor:
+        return torch.stack(views).mean(0)
+
+    monkeypatch.setattr("inference.views.swap_sides", swap)
+    network = Seen(dims=len(shape) - 2, turned=True)
+    decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
+    torch.testing.assert_close(average_views(network, batch, decoder), batch)
+    assert len(network.inputs) == views
+    assert swapped == [1] * swaps
+
+
+def test_an_image_is_turned_by_each_quarter_and_mirrored():
+    batch = torch.randn(1, 2, 3, 3)
+    network = Seen(dims=2, turned=True)
+    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
+    torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
+    turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
+    wanted = turns + [turn.flip(3) for turn in turns]
+    assert len(network.inputs) == len(wanted) == 8
+    for view in wanted:
+        assert sum(torch.equal(view, other) for other in network.inputs) == 1
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
+def test_points_alone_are_read_from_the_mirror_image_too(task: Task, monkeypatch):
+    monkeypatch.setattr(
+        "inference.views.strips_at_sizes",
+        lambda forward, images, sizes, config: iter([images.split(2, dim=2)]),
+    )
+    logits = torch.randn(1, 3, 4, 5)
+    (strips,) = predict_strips(lambda images: images, logits, [(4, 5)], UNetConfig(), new_decoder(task))
+    expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
+    torch.testing.assert_close(torch.cat(list(strips), dim=2), expected)
+
+
+def test_points_of_each_image_of_a_batch_are_read_from_its_mirror_image_too():
+    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
+    logits = torch.randn(2, 3, 4, 5)
+    images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
+    averaged = torch.cat([torch.cat(list(strips), dim=2) for strips in images])
+    torch.testing.assert_close(averaged, (logits + logits[:, [1, 0, 2]]) / 2)
+
+
+def test_strips_of_an_image_and_its_mirror_image_are_read_one_by_one(monkeypatch):
+    read = []
+
+    def strips_at_sizes(forward, images, sizes, config):
+        yield (read.append(number) or strip for number, strip in enumerate(images.split(2, dim=2)))
+
+    monkeypatch.setattr("inference.views.strips_at_sizes", strips_at_sizes)
+    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
+    (strips,) = predict_strips(
+        lambda images: images, torch.randn(1, 3, 4, 5), [(4, 5)], UNetConfig(), new_decoder(task)
+    )
+    next(strips)
+    assert read == [0, 0]

@@ -1,0 +1,63 @@
+"""How predicted classes are written: values, and areas with their names.
+
+Modules: tasks/classes/write.py.
+"""
+
+import numpy as np
+import pytest
+
+from data_utils.class_map import ClassMap
+from runtime.errors import ImageError
+from tasks.classes.write import ClassFormat
+
+CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
+
+
+ROWS = np.array([[0, 1], [2, 0]], np.uint8)
+FORMAT = ClassFormat(CLASSES)
+WIDE_FORMAT = ClassFormat(ClassMap(("a", "b"), (0, 300), None))
+COLOR_FORMAT = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
+
+
+@pytest.mark.parametrize(
+    ("output_format", "values", "dtype"),
+    [
+        (FORMAT, [[10, 200], [255, 10]], np.uint8),
+        (WIDE_FORMAT, [[0, 300], [0, 0]], np.uint16),
+        (COLOR_FORMAT, [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [1, 2, 3]]], np.uint8),
+    ],
+    ids=["8 bits", "16 bits", "colors"],
+)
+def test_classes_are_written_as_the_values_that_they_had(output_format, values, dtype):
+    masks = output_format.mask_values(ROWS % len(output_format.names))
+    assert masks.tolist() == values
+    assert masks.dtype == dtype
+
+
+def test_a_volume_of_classes_of_colors_is_refused():
+    FORMAT.check_volume("v")
+    with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
+        COLOR_FORMAT.check_volume("v")
+
+
+@pytest.mark.parametrize(
+    ("output_format", "number", "properties"),
+    [(COLOR_FORMAT, 2, {"class": "b", "value": "#040506"}), (FORMAT, 1, {"class": "sky", "value": 10})],
+    ids=["colors", "numbers"],
+)
+def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, properties):
+    assert output_format.area_properties(0, number, None) == properties
+
+
+@pytest.mark.parametrize(
+    ("names", "areas"),
+    [
+        (("sky", "background", "sea"), [[1, 0], [3, 1]]),
+        (("sky", "background", "_background_"), [[1, 0], [0, 1]]),
+        (("sky", "land", "sea"), [[1, 2], [3, 1]]),
+    ],
+    ids=["a background", "two", "none"],
+)
+def test_areas_are_those_of_all_classes_but_the_background(names, areas):
+    (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(ROWS)
+    assert found.tolist() == areas

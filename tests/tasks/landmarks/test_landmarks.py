@@ -1,0 +1,178 @@
+"""Landmarks: the loss over strips and processes, coarser levels, and what a model keeps of the task.
+
+Module: tasks/landmarks/loss.py.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from support.landmarks import THREE, TWO, batch_of_image, batch_of_points, image_points, random_points
+from torch import Tensor
+
+from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
+from runtime.errors import ModelError
+from tasks import task_of_model
+from tasks.landmarks.decode import LandmarkDecoder
+from tasks.step_loss import StepLoss
+from unet import UNetConfig
+
+
+@pytest.mark.parametrize("size", [(23, 30), (9, 14, 17)])
+def test_the_loss_of_strips_adds_up_to_that_of_the_whole(size):
+    points = random_points(size)
+    targets = batch_of_points(points, [[PRESENT, ABSENT, PRESENT], [UNKNOWN, PRESENT, OUTSIDE]], size)
+    logits = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = THREE.finish(THREE.partial(logits, targets))
+    sums: tuple[Tensor, ...] = ()
+    top = 0
+    for strip in logits.split(4, dim=2):
+        part = THREE.partial(strip, targets.strip(top, top + strip.shape[2]))
+        sums = tuple(map(torch.add, sums, part)) if sums else part
+        top += strip.shape[2]
+    torch.testing.assert_close(THREE.finish(sums), whole, rtol=1e-12, atol=1e-12)
+
+
+def place_and_presence(logits: Tensor, points: Tensor, sigma: float, nowhere: float) -> tuple[Tensor, Tensor]:
+    """Both terms of the loss, for a first point that is there and a second one that is not."""
+    _, height, width = logits.shape
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    distances = (rows - points[0, 0]) ** 2 + (columns - points[0, 1]) ** 2
+    gaussian = (-0.5 * distances / sigma**2).exp()
+    gaussian = gaussian / gaussian.sum()
+    place = -(gaussian * logits[0].flatten().log_softmax(0).view(height, width)).sum()
+    # beside the map stands a weight for "nowhere"
+    presence = -(logits[0].flatten().logsumexp(0) - nowhere).sigmoid().log()
+    absence = -(nowhere - logits[1].flatten().logsumexp(0)).sigmoid().log()
+    return place, presence + absence
+
+
+@pytest.mark.parametrize(
+    ("sigma", "size"), [(2.0, (12, 15)), (1.25, (12, 15)), (0.25, (12, 15)), (2.0, (1, 2**12))], ids=str
+)
+def test_the_loss_is_the_cross_entropy_against_a_gaussian(sigma, size):
+    task = replace(THREE, sigma=sigma)
+    points = random_points(size, count=1)
+    targets = batch_of_points(points, [[PRESENT, ABSENT, UNKNOWN]], size)
+    logits = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    place, presence = place_and_presence(logits[0], points[0], sigma, task.nowhere)
+    sums = task.finish(task.partial(logits, targets))
+    torch.testing.assert_close(sums, torch.stack([place, 0.25 * presence]))
+    assert task.counts(targets).tolist() == [1, 2]
+
+
+def test_the_loss_of_extreme_logits_is_finite():
+    targets = batch_of_points(torch.tensor([[[1.0, 1], [2, 2]]]), [[PRESENT, PRESENT]], (4, 4))
+    sums = TWO.finish(TWO.partial(torch.full((1, 2, 4, 4), 300.0), targets))
+    assert sums[0].item() == pytest.approx(2 * math.log(16), rel=1e-4)  # all pixels are as likely
+    targets = batch_of_points(torch.tensor([[[1.0, 1], [-900, 2]]]), [[PRESENT, OUTSIDE]], (4, 4))
+    logits = torch.full((1, 2, 4, 4), -900.0)
+    assert TWO.finish(TWO.partial(logits, targets)).isfinite().all()
+
+
+def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
+    size = (16, 16)
+    points = random_points(size, count=4)
+    states = [[PRESENT, ABSENT, UNKNOWN], [PRESENT] * 3, [UNKNOWN] * 3, [OUTSIDE, PRESENT, ABSENT]]
+    targets = batch_of_points(points, states, size)
+    levels = [torch.randn(4, 3, 16, 16).double(), torch.randn(4, 3, 8, 8).double()]
+    loss = StepLoss(THREE, strides=[(2, 2)])
+    counts = loss.counts(targets)
+    whole = loss(levels, targets, counts)
+    parts = []
+    for images in (slice(0, 1), slice(1, 4)):
+        parts.append(loss([level[images] for level in levels], targets.at(images), counts))
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_a_point_outside_of_the_crop_has_no_place_to_learn():
+    target = batch_of_image(image_points([[-9, 0], [2, 2]], [OUTSIDE, PRESENT], (8, 8)))
+    logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert TWO.counts(target).tolist() == [1, 2]
+    alone = batch_of_image(image_points([[-9, 0], [2, 2]], [UNKNOWN, PRESENT], (8, 8)))
+    places = [TWO.finish(TWO.partial(logits, points))[0] for points in (target, alone)]
+    assert places[0] == places[1]
+
+
+def test_the_presence_of_a_point_outside_of_the_crop_is_learned_as_absence():
+    logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    terms = []
+    for state in (OUTSIDE, ABSENT):
+        target = batch_of_image(image_points([[-9, 0], [2, 2]], [state, PRESENT], (8, 8)))
+        terms.append(TWO.finish(TWO.partial(logits, target)))
+    assert torch.equal(*terms)
+
+
+@pytest.mark.parametrize(
+    ("factors", "points", "shape"),
+    [
+        ((2, 2), [[0, 0], [1, 2], [-0.25, -0.25]], (1, 4, 4)),
+        ((2, 3), [[0, -1 / 6], [1, 3.5 / 3], [-0.25, -1 / 3]], (1, 4, 3)),
+    ],
+)
+def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one(factors, points, shape):
+    targets = batch_of_points(torch.tensor([[[0.5, 0.5], [2.5, 4.5], [0.0, 0.0]]]), [[PRESENT] * 3], (8, 9))
+    coarse = THREE.at_level(targets, factors)
+    torch.testing.assert_close(coarse.points[0], torch.tensor(points, dtype=torch.float64))
+    assert coarse.shape == shape
+    assert coarse.unit.tolist() == [list(factors)]
+
+
+@pytest.mark.parametrize("always_there", [(0, 2), (0, 1, 2)])
+def test_a_model_keeps_its_points(always_there):
+    task = replace(THREE, always_there=always_there)
+    config = UNetConfig(num_classes=3, task=task.to_config())
+    assert task_of_model(UNetConfig.from_json(config.to_json())) == task
+
+
+def test_points_of_an_earlier_model_may_all_be_absent():
+    earlier = {key: value for key, value in THREE.to_config().items() if key != "always_there"}
+    assert task_of_model(UNetConfig(num_classes=3, task=earlier)) == THREE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"names": ["a"]},
+        {"partners": [0, 0, 1]},
+        {"sigma": 0},
+        {"layout": "xml"},
+        {"always_there": [3]},
+    ],
+    ids=str,
+)
+def test_a_damaged_task_is_refused(damage):
+    with pytest.raises(ModelError, match="task"):
+        task_of_model(UNetConfig(num_classes=3, task={**THREE.to_config(), **damage}))
+
+
+def test_models_that_predict_together_are_one_task():
+    tasks = [
+        replace(THREE, nowhere=1.0, always_there=(0, 1, 2)),
+        replace(THREE, nowhere=2.0, always_there=(2, 1), mirrors=False),
+        replace(THREE, nowhere=6.0, always_there=(0, 1)),
+    ]
+    joined = tasks[0].ensemble_task(tasks[1:])
+    assert joined == replace(THREE, nowhere=3.0, always_there=(1,), mirrors=False)
+    assert tasks[0].ensemble_task(tasks[1:2]).always_there == (1, 2)
+
+
+def test_the_gradient_moves_a_map_to_its_point():
+    size = (16, 20)
+    points = random_points(size, count=1)
+    targets = batch_of_points(points, [[PRESENT, PRESENT, ABSENT]], size)
+    logits = torch.zeros(1, 3, *size, dtype=torch.float64, requires_grad=True)
+    loss = StepLoss(THREE)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss(logits, targets, loss.counts(targets)).backward()
+        optimizer.step()
+    decoder = LandmarkDecoder(THREE)
+    answer = decoder.finish_on_device(decoder.answers(logits.detach(), dim=1))[0]
+    places = answer[:2, :2] * torch.tensor(size) - 0.5
+    assert (places - points[0, :2]).abs().max() < 0.05
+    assert answer[:2, 2].min() > 0.9
+    assert answer[2, 2] < 0.1
+    assert math.isfinite(loss(logits, targets, loss.counts(targets)).item())

@@ -1,0 +1,232 @@
+"""Points that are written, read again from their files, drawn, and listed in one table.
+
+Modules: tasks/landmarks/write.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.points import certainties, landmarks, point_table
+from support.prediction import image_job, write_logits
+from support.written_files import tilted_volume_job
+
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedArray
+from data_utils.point_states import ABSENT, PRESENT
+from data_utils.sources.points.files import FORMATS, read_written
+from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.table import PointTable
+from data_utils.visualize import render_points
+from data_utils.visualize_volumes import render_volume_points
+from inference.requested_outputs import RequestedOutputs
+from runtime.errors import SettingsError
+from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
+from tasks.landmarks.decode import PredictedPoints
+from tasks.landmarks.truth import read_prediction
+from tasks.landmarks.write import PointFormat
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+
+LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
+
+
+def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
+    """The points (K, n + 2) that are read from the file of a prediction."""
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    output_format.write(PredictedImage(job, job.size, Decoded(prediction)), output_format.mask_extensions)
+    return output_format.read_written(job).labels
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
+    task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")
+    prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
+    again = written_points(PointFormat(task), image_job(tmp_path, size=(30, 40)), prediction)
+    assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
+    present = again[:, 2] >= 0.5
+    assert present.tolist() == [True, False, True]
+    np.testing.assert_allclose(again[present, :2], prediction[present, :2], atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_points_of_a_model_are_not_written_to_a_file_that_is_named(tmp_path, layout):
+    with pytest.raises(SettingsError, match=r"the points of this model are \.\w+ files; give a folder"):
+        PointFormat(landmarks(layout, "pixels")).for_file(tmp_path / "a.csv")
+
+
+def test_written_points_without_a_presence_are_there_or_not(tmp_path):
+    states = np.array([[PRESENT, ABSENT, PRESENT]])
+    table = point_table("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
+    assert read_prediction(table, image_job(tmp_path, size=(9, 7)))[:, 2].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "space", "tolerance"),
+    [("markups", "LPS", 1e-3), ("fcsv", "RAS", 1e-3), ("nnlandmark", "pixels", 0.2 / 3)],
+)
+def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space, tolerance):
+    prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
+    again = written_points(PointFormat(landmarks(layout, space)), tilted_volume_job(tmp_path), prediction)
+    present = prediction[:, 3] >= 0.5
+    assert ((again[:, 3] >= 0.5) == present).all()
+    np.testing.assert_allclose(again[present, :3], prediction[present, :3], atol=tolerance)
+
+
+def peaks(size: tuple[int, ...], *places: tuple[int, ...] | None) -> torch.Tensor:
+    """Maps (K, *size) with a Gaussian of two pixels at one place each, or nowhere."""
+    maps = torch.full((len(places), *size), -12.0)
+    pixels = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"), dim=-1)
+    for single_map, place in zip(maps, places, strict=True):
+        if place is not None:
+            squares = (pixels - torch.tensor(place)).square().sum(dim=-1)
+            single_map.copy_((9 - squares / 8).clamp_min(-12))
+    return maps
+
+
+POSITIONS = np.array([[6.5, 8.5], [0.0, 0.0], [40.5, 24.5]])  # the centers of pixels twice as large
+IS_FOUND = np.array([True, False, True])
+
+
+@pytest.fixture
+def points_job(tmp_path) -> Job:
+    """An image whose points lie at POSITIONS where they are found."""
+    return image_job(tmp_path, size=(48, 32))
+
+
+@pytest.fixture
+def maps() -> torch.Tensor:
+    """What a network at half the size says of that image."""
+    return peaks((24, 16), (3, 4), None, (20, 12))
+
+
+def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
+    task = landmarks("long", "pixels")
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
+    picture = WindowedArray(pixels)
+    write_logits(PointFormat(task), task, points_job, maps, (MASK, OVERLAY), picture=picture)
+    expected = render_points(pixels, POSITIONS, IS_FOUND)
+    assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
+
+
+def test_maps_of_points_are_written_as_probabilities(points_job, maps):
+    task = landmarks("long", "pixels")
+    write_logits(PointFormat(task), task, points_job, maps, (MASK, PROBABILITIES))
+    np.testing.assert_allclose(np.load(points_job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
+
+
+def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, maps):
+    task = landmarks("long", "pixels")
+    prediction = write_logits(PointFormat(task), task, points_job, maps).labels
+    assert [path.name for path in points_job.output.parent.iterdir()] == ["a.csv"]
+    np.testing.assert_allclose(prediction[IS_FOUND, :2] * (48, 32) - 0.5, POSITIONS[IS_FOUND], atol=1e-4)
+    table = read_written(points_job.file(".csv"), "long")
+    np.testing.assert_allclose(table.positions[0, IS_FOUND], POSITIONS[IS_FOUND][:, ::-1], atol=1e-3)
+    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
+    assert table.images == ("a.tif",)
+    np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-6)
+
+
+def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_path):
+    task = landmarks("tps", "pixels from the bottom")
+    job = image_job(tmp_path, "sub/a", size=(32, 48))
+    write_logits(PointFormat(task), task, job, peaks((16, 24), (3, 4), (3, 4), (12, 20)))
+    table = read_written(job.file(".tps"), "tps").with_names(task.names)
+    np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
+
+
+def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):
+    task = landmarks("labelme", "pixels")
+    job = image_job(tmp_path, size=(30, 40))
+    write_logits(PointFormat(task), task, job, torch.zeros(3, 15, 20))
+    written = json.loads(job.file(".json").read_text())
+    assert written["imageHeight"] == 30
+    assert written["imageWidth"] == 40
+
+
+def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = replace(tilted_volume_job(tmp_path, (6, 8, 10)), output=tmp_path / "out" / "sub" / "v")
+    maps = peaks(job.size, (1, 4, 5), (4, 2, 6), None)
+    prediction = write_logits(PointFormat(task), task, job, maps, (MASK, OVERLAY)).labels
+    header = read_volume_header(job.volume, "v")
+    positions = PredictedPoints.from_prediction(prediction).positions(job.size)
+    np.testing.assert_allclose(positions[:2], [[1, 4, 5], [4, 2, 6]], atol=1e-3)
+    expected = render_volume_points(
+        np.zeros((*job.size, 1), np.float32), header.spacing, positions, np.array([True, True, False])
+    )
+    assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
+    written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
+    np.testing.assert_allclose(written.positions[0, :2], from_voxels(positions, "LPS", header)[:2], atol=1e-3)
+
+
+def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = tilted_volume_job(tmp_path)
+    writer = RequestedOutputs(PointFormat(task), task, (MASK, PROBABILITIES))
+    maps = torch.zeros(3, *job.size)
+    maps[:, 1, 1, 1] = 9
+    assert not writer.is_finished(job)
+    write_logits(writer.output_format, task, job, maps, writer.extensions)
+    assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
+    assert not job.file(OVERLAY).exists()
+    assert writer.is_finished(job)
+
+
+def write_at(output_format: PointFormat, job: Job, position: float) -> None:
+    """Write the points of an image, which all lie at a position on both axes."""
+    place = (position + 0.5) / np.array([[30, 40]])
+    written_points(output_format, job, np.hstack([place.repeat(3, axis=0), np.full((3, 2), 0.5)]))
+
+
+@pytest.fixture
+def written_jobs(tmp_path) -> list[Job]:
+    """Two images whose points are written, at 7 and 8, and one that has failed."""
+    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "failed")]
+    for job, position in zip(jobs[:2], (7.0, 8.0), strict=True):
+        write_at(PointFormat(landmarks("long", "pixels")), job, position)
+    return jobs
+
+
+def joined_table(folder: Path, jobs: list[Job]) -> PointTable:
+    """The table of all points, in the layout that holds several images."""
+    PointFormat(landmarks("long", "pixels")).write_joined(folder / "out", jobs)
+    return read_written(folder / "out" / "points.csv", "long")
+
+
+def test_points_of_all_images_that_are_written_stand_in_one_table(tmp_path, written_jobs):
+    first = written_jobs[0].file(".csv")
+    lines = [line for line in first.read_text().splitlines() if ",ear," not in line]
+    first.write_text("\n".join(lines))
+    table = joined_table(tmp_path, written_jobs)
+    assert table.images == ("a.tif", "sub/b.tif")
+    assert table.names == ("nose", "ear", "tail")
+    assert table.positions[:, 0].tolist() == [[7, 7], [8, 8]]
+    assert table.positions[:, 2].tolist() == [[7, 7], [8, 8]]
+
+
+def test_points_of_an_only_image_are_not_written_twice(tmp_path, written_jobs):
+    PointFormat(landmarks("long", "pixels")).write_joined(tmp_path / "out", written_jobs[:1])
+    assert not (tmp_path / "out" / "points.csv").exists()
+
+
+def test_points_of_pages_stand_in_one_table_by_their_page(tmp_path):
+    job = image_job(tmp_path, "a", (30, 40))
+    pages = [replace(job, page=page, output=job.output.with_name(f"a_{page}")) for page in (0, 1)]
+    for page_job in pages:
+        write_at(PointFormat(landmarks("long", "pixels")), page_job, 7.0)
+    assert joined_table(tmp_path, pages).images == ("a.tif", "a.tif page 2")
+
+
+def test_points_stay_in_a_file_for_each_image_where_the_format_holds_one(tmp_path):
+    assert FORMATS["labelme"].holds_several is False
+    output_format = PointFormat(landmarks("labelme", "pixels"))
+    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b")]
+    for job in jobs:
+        write_at(output_format, job, 7.0)
+    output_format.write_joined(tmp_path / "out", jobs)
+    assert not (tmp_path / "out" / "points.json").exists()

@@ -1,0 +1,202 @@
+"""Predicted and written points against true ones, and whose true ones they are.
+
+Modules: tasks/landmarks/truth.py, inference/scoring/true_points.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.points import landmarks, point_table
+from support.prediction import image_job, score_labels
+
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.sources.points.files import content
+from inference.input_pages import InputPages
+from inference.scoring.true_points import TruePoints
+from runtime.errors import DataError
+from tasks.job import Job
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.truth import read_true_points
+from tasks.landmarks.write import PointFormat
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+
+TASK = landmarks("long", "pixels")
+
+
+def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") -> list[Job]:
+    """The jobs with their truths, as pages of an input of this stem below the given folder."""
+    return TruePoints(path, task).with_truths([InputPages(Path(stem), jobs, ())])
+
+
+def write_noses(file: Path, *images: str) -> None:
+    """A table with the nose of each image."""
+    count = len(images)
+    states = np.full((count, 1), PRESENT)
+    table = point_table("long", ("nose",), images, np.zeros((count, 1, 2)), states, (file.name,) * count)
+    file.write_bytes(content(table))
+
+
+def image_at(folder: Path, path: str) -> Job:
+    return replace(image_job(folder), image=folder / path)
+
+
+@pytest.fixture
+def noses(tmp_path) -> Path:
+    """A table with points of images in folders, also by the path of another system, and of cases."""
+    write_noses(tmp_path / "t.csv", "day1/a.png", "day2\\a.png", "b.jpg", "case_7", "case_8_0000", "case_8")
+    return tmp_path / "t.csv"
+
+
+@pytest.mark.parametrize(
+    ("path", "row"),
+    [
+        ("day2/a.png", 1),
+        ("day1/a.png", 0),
+        ("other/b.tif", 2),
+        ("case_7_0000.nii.gz", 3),
+        ("case_8_0000.nii.gz", 4),
+    ],
+)
+def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, noses, path, row):
+    (job,) = with_truths([image_at(tmp_path, path)], noses, replace(TASK, names=("nose", "tail")))
+    assert job.truth == (noses, row)
+
+
+@pytest.mark.parametrize(
+    ("path", "stem", "row"),
+    [
+        ("photos/day1/a.png", "day1/a", 0),
+        ("photos/day1/a.png", "photos/day1/a", 0),
+        ("photos/day1/a.png", "a", 0),
+        ("photos/day3/a.png", "day3/a", None),
+        ("photos/day3/a.png", "a", None),  # of day1 or day2
+        ("photos/b.png", "b", 2),
+        ("photos/images/b.png", "images/b", 2),
+        ("photos/x/b.png", "x/b", None),
+        ("photos/c/d.png", "c/d", None),
+        ("photos/e.png", "e", None),  # of y
+        ("photos/f.png", "f", 8),
+        ("photos/g/f.png", "g/f", None),
+        ("d.png", "d", 6),
+    ],
+)
+def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path, stem, row):
+    images = (
+        "day1/a.png",
+        "day2/a.png",
+        "b.jpg",
+        "case_7",
+        "case_8_0000",
+        "case_8",
+        "/home/me/e/d.png",
+        "y/e.png",
+        "images/f.png",
+    )
+    write_noses(tmp_path / "t.csv", *images)
+    if row is None:
+        with pytest.raises(DataError, match=f"lists no points of 1 input, the first is .*{path}"):
+            with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
+    else:
+        (job,) = with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
+        assert job.truth == (tmp_path / "t.csv", row)
+
+
+def test_true_points_are_found_by_a_name_whose_accents_are_stored_in_another_way(tmp_path):
+    write_noses(tmp_path / "t.csv", "cafe\u0301.png")
+    (job,) = with_truths([image_at(tmp_path, "caf\u00e9.png")], tmp_path / "t.csv", TASK)
+    assert job.truth == (tmp_path / "t.csv", 0)
+
+
+def test_points_are_the_truth_of_one_image(tmp_path):
+    write_noses(tmp_path / "t.csv", "a.png")
+    jobs = [image_at(tmp_path, name) for name in ("a.png", "a.tif")]
+    with pytest.raises(DataError, match=r"lists no points of 1 input, the first is .*a\.tif"):
+        with_truths(jobs, tmp_path / "t.csv", TASK)
+
+
+def test_true_points_are_those_of_the_path_that_agrees_from_its_end_on(tmp_path):
+    write_noses(tmp_path / "u.csv", "day1/b/a.png", "c/a.png")
+    (job,) = with_truths([image_at(tmp_path, "day1/c/a.png")], tmp_path / "u.csv", TASK)
+    assert job.truth == (tmp_path / "u.csv", 1)
+
+
+def test_true_points_are_found_where_a_relative_path_leaves_out_the_folder(tmp_path, noses, monkeypatch):
+    (tmp_path / "day2").mkdir()
+    monkeypatch.chdir(tmp_path / "day2")
+    (job,) = with_truths([replace(image_job(tmp_path), image=Path("a.png"))], noses, TASK)
+    assert job.truth == (noses, 1)
+
+
+def test_true_points_that_are_missing_are_counted_with_the_first_image(tmp_path, noses):
+    jobs = [image_at(tmp_path, name) for name in ("b.tif", "x.png", "y.png")]
+    with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png;"):
+        with_truths(jobs, noses, TASK)
+
+
+def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
+    with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
+        with_truths([image_at(tmp_path, "b.tif")], noses, replace(TASK, names=("tail", "ear")))
+
+
+@pytest.mark.parametrize(("absent", "state"), [("not-there", ABSENT), ("unknown", UNKNOWN)])
+def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, absent, state):
+    (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
+    truth = read_true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
+    assert truth.states.tolist() == [[state, PRESENT]]
+
+
+POSITIONS = np.array([[13.0, 14.0], [1.0, 2.0], [3.0, 4.0]])
+PREDICTION = np.column_stack([(POSITIONS[:, ::-1] + 0.5) / (30, 40), [0.9, 0.8, 0.7], [0.6, 0.6, 0.6]])
+
+
+@pytest.fixture
+def true_job(tmp_path) -> Job:
+    """An image whose nose lies at (10, 10), whose ear is not there, and whose tail is unknown."""
+    states = np.array([[PRESENT, ABSENT, UNKNOWN]])
+    places = np.array([np.full((3, 2), 2.0), np.full((3, 2), 10.0)])
+    truth = point_table("long", TASK.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
+    (tmp_path / "t.csv").write_bytes(content(truth))
+    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
+    return job
+
+
+def entry_of(job: Job, prediction: np.ndarray) -> dict:
+    return score_labels(PointFormat(TASK), TASK, job, prediction).entry
+
+
+@pytest.fixture
+def written_job(true_job) -> Job:
+    """The job of that image, whose predicted points are written."""
+    true_job.output.parent.mkdir()
+    PointFormat(TASK).write(PredictedImage(true_job, (30, 40), Decoded(PREDICTION)), (".csv",))
+    return true_job
+
+
+def test_points_have_an_error_where_a_point_is_present(true_job):
+    entry = entry_of(true_job, PREDICTION)
+    assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
+    assert entry["mean_radial_error"] == pytest.approx(5)
+    assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["as written", "in another order"])
+def test_written_points_are_scored_as_predicted_ones(written_job, step):
+    header, *lines = written_job.file(".csv").read_text().splitlines()
+    written_job.file(".csv").write_text("\n".join([header, *lines[::step], ""]))
+    of_written = entry_of(written_job, PointFormat(TASK).read_written(written_job).labels)
+    of_predicted = entry_of(written_job, PREDICTION)
+    assert of_written["errors"] == pytest.approx(of_predicted["errors"], abs=1e-3)
+
+
+def test_a_point_that_is_met_has_an_error_of_zero(true_job):
+    prediction = np.array([[10.5 / 30, 10.5 / 40, 1, 1]] * 3)
+    assert entry_of(true_job, prediction)["errors"] == {"nose": 0.0, "ear": None, "tail": None}
+
+
+def test_points_whose_file_is_damaged_cannot_be_read(written_job):
+    written_job.file(".csv").write_text("damaged\n")
+    with pytest.raises(DataError):
+        PointFormat(TASK).read_written(written_job)

@@ -1,0 +1,249 @@
+"""Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
+
+Modules: tasks/scoring/annotated_masks.py, tasks/objects/object_tables.py, tasks/objects/write.py.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+import torch
+from PIL import Image
+from support.prediction import image_job, score_labels, write_logits
+from support.written_files import (
+    DETECTED,
+    LABEL_ROWS,
+    LABELS,
+    PLACE,
+    SIZE,
+    tilted_volume_job,
+    write_labels,
+    write_object_table,
+)
+
+from data_utils.image_io.formats import PageFile, VolumeFile
+from data_utils.image_io.volumes import read_volume
+from runtime.errors import DataError
+from tasks.classes.loss import Classes
+from tasks.job import MASK, PROBABILITIES, Job
+from tasks.object_labels import label_classes, label_numbers, pack_labels
+from tasks.objects import write as objects_module
+from tasks.objects.loss import Objects
+from tasks.objects.object_tables import WrittenObjects
+from tasks.objects.write import TABLE, ObjectFormat
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+from tasks.scoring.annotated_masks import AnnotatedObjects, value_indices
+
+NAMES = ("nothing", "cell", "dirt")
+CELLS = ObjectFormat(("nothing", "cell"))
+
+
+def test_written_objects_have_the_classes_of_their_table(tmp_path):
+    table = write_object_table(tmp_path / "a.csv", *LABEL_ROWS)
+    objects = WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
+    assert np.array_equal(label_numbers(objects), LABELS)
+    assert np.array_equal(label_classes(objects), np.array([0, 1, 2, 1])[LABELS])
+
+
+def test_written_objects_may_have_gaps_in_their_numbers(tmp_path):
+    mask = write_labels(tmp_path / "gaps.png", np.array([[7, 0, 4]], np.uint16))  # somebody has erased the others
+    table = write_object_table(tmp_path / "a.csv", (4, "dirt", (0, 2, 1, 3)), (7, "cell", (0, 0, 1, 1)))
+    assert label_classes(WrittenObjects(mask, table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))],
+    ids=["number of none", "background", "another class"],
+)
+def test_written_objects_that_are_not_those_of_the_mask_are_refused(tmp_path, row):
+    table = write_object_table(tmp_path / "a.csv", row)
+    with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
+        WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
+
+
+@pytest.fixture
+def written_job(tmp_path) -> Job:
+    """An image whose objects are written, with their table."""
+    write_labels(tmp_path / "a.png")
+    job = replace(image_job(tmp_path, size=LABELS.shape), output=tmp_path / "a", root=tmp_path)
+    write_object_table(job.file(TABLE), *LABEL_ROWS)
+    return job
+
+
+def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
+    output_format = ObjectFormat(NAMES)
+    written = output_format.written_mask(written_job)
+    target = output_format.reader_for(written).target_from_mask(written.render(), "a")
+    assert np.array_equal(label_numbers(target.prediction), LABELS)
+    assert np.array_equal(label_classes(target.prediction), np.array([0, 1, 2, 1])[LABELS])
+
+
+def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
+    assert CELLS.written_mask(written_job) == PageFile(tmp_path / "a.png")
+
+
+def entry_of(output_format: ObjectFormat, task: Objects, job: Job) -> dict:
+    """What metrics.json says of objects that were written."""
+    return score_labels(output_format, task, job, output_format.read_written(job).labels).entry
+
+
+@pytest.mark.parametrize(
+    ("classes", "found", "precision"),
+    [((0, 1, 2, 1), 3, 1.0), ((0, 1, 2, 2), 2, 0.5)],
+    ids=["the third is a cell", "the third is dirt"],
+)
+def test_written_objects_of_several_classes_are_scored_against_annotations(written_job, classes, found, precision):
+    drawn = (LABELS.astype(int), np.array(classes))
+    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1, 2))
+    entry = entry_of(ObjectFormat(NAMES), Objects(Classes(NAMES)), replace(written_job, truth=truth))
+    assert entry["found"] == found
+    assert entry["ap50"] == precision
+
+
+ANNOTATED_CLASSES = [
+    (1, "cell"),
+    (2, "dust"),
+    (255, "crowd"),
+    (0, "nothing"),
+    ((1, 2, 3), "color"),
+    (7, "dirt"),
+    (9, "cell"),
+]
+
+
+def test_annotated_objects_have_the_classes_of_the_model():
+    drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
+    source = SimpleNamespace(render_objects=lambda: drawn)
+    annotated = AnnotatedObjects(source, value_indices(ANNOTATED_CLASSES, ("dirt", "cell")))
+    objects = annotated.render()
+    target = ObjectFormat(("nothing", "dirt", "cell")).reader_for(annotated).target_from_mask(objects, "a")
+    assert np.array_equal(label_classes(target.prediction), [[0, 2, 1], [255, 0, 0]])
+    assert label_numbers(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
+    assert label_classes(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
+
+
+def test_outlines_of_an_object_have_its_color():
+    detected = [DETECTED, DETECTED._replace(number=2, shade=7)]
+    rows = np.zeros((20, 20), np.int32)
+    rows[5:15, 5:15] = 2
+    shown = CELLS.with_objects(Decoded(rows, detected)).overlay(
+        np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows))
+    )
+    assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
+
+
+NUMBERS = np.random.default_rng(0).integers(0, 70_000, (150, 3))
+NUMBERS[:10] %= 3  # large numbers come in later strips
+
+
+@pytest.fixture
+def of_many(monkeypatch) -> None:
+    """A PNG holds no more than two objects."""
+    monkeypatch.setattr(objects_module, "MOST_IN_PNG", 2)
+
+
+@pytest.fixture
+def job(tmp_path) -> Job:
+    """An image whose objects are to be written."""
+    (tmp_path / "out").mkdir()
+    return image_job(tmp_path, size=SIZE)
+
+
+def write_mask(job: Job, numbers: np.ndarray, count: int, missing: np.ndarray | None = None) -> None:
+    """Write the mask of an image with so many objects."""
+    decoded = Decoded(pack_labels(numbers, np.ones((1, 1), int)), [DETECTED] * count)
+    CELLS.write(PredictedImage(job, numbers.shape, decoded, missing=missing), (MASK,))
+
+
+@pytest.mark.parametrize(("count", "name"), [(65_535, "a.png"), (65_536, "a.tif")])
+def test_a_mask_is_a_tiff_from_the_number_on_that_a_png_does_not_hold(job, count, name):
+    write_mask(job, np.array([[0, count], [1, 2]]), count)
+    assert CELLS.mask_file(job).name == name
+    assert [file.name for file in job.output.parent.iterdir()] == [name]
+
+
+@pytest.mark.slow
+def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
+    ids = np.zeros((560, 1000), np.int32)
+    ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
+    logits = torch.zeros(3, *ids.shape)
+    logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
+    job = Job(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=PageFile(tmp_path / "true.tif"))
+    tifffile.imwrite(tmp_path / "true.tif", ids)
+    output_format = ObjectFormat(("background", "object"))
+    write_logits(output_format, Objects(), job, logits, (MASK, TABLE))
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
+    assert len((tmp_path / "out.objects.csv").read_text().splitlines()) == 1 + 70_000
+    scores = score_labels(output_format, Objects(), job, output_format.read_written(job).labels).scores
+    assert scores.values["predicted"] == 70_000
+    assert scores.values["found"] == 70_000
+    assert scores.comparison == 1
+
+
+def test_a_mask_of_very_many_objects_takes_the_place_of_an_earlier_png(job, of_many):
+    job.file(MASK).write_bytes(b"of an earlier call")
+    write_mask(job, NUMBERS, 3)
+    assert CELLS.mask_file(job) == job.file(".tif")
+    assert np.array_equal(tifffile.imread(job.file(".tif")), NUMBERS)
+    assert not job.file(MASK).exists()
+
+
+def test_a_mask_of_few_objects_takes_the_place_of_an_earlier_tiff(job, of_many):
+    write_mask(job, NUMBERS, 3)
+    write_mask(job, NUMBERS[:1] % 3, 2)
+    assert np.array_equal(np.asarray(Image.open(job.file(MASK))), NUMBERS[:1] % 3)
+    assert not job.file(".tif").exists()
+
+
+def test_a_mask_of_few_objects_is_no_tiff_that_lies_beside_it(job, of_many):
+    write_mask(job, NUMBERS[:1] % 3, 2)
+    job.file(".tif").write_bytes(b"of somebody else")
+    assert CELLS.mask_file(job) == job.file(MASK)
+
+
+def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
+    job = tilted_volume_job(tmp_path)
+    job.output.parent.mkdir()
+    job.output.with_suffix(".tif").write_bytes(b"of an image")
+    assert CELLS.mask_file(job) == job.output.with_name("v.nii.gz")
+
+
+@pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
+def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
+    job = Job(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    numbers = np.array([[0, 1], [2, objects]])
+    write_mask(job, numbers, objects, np.array([[True, False], [False, False]]))
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == dtype
+    assert written.tolist() == [[nodata, 1], [2, objects]]
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert file.nodata == nodata
+
+
+def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Logits of objects of one class, and their probabilities."""
+    logits = torch.randn(3, *size, generator=torch.Generator().manual_seed(seed))
+    return logits, torch.cat([logits[:2].softmax(0), logits[2:].sigmoid()]).numpy()
+
+
+def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_known(tmp_path):
+    job = Job(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
+    logits, expected = random_logits(job.size, seed=0)
+    missing = np.zeros((6, 4), bool)
+    missing[0, 3] = missing[4, 1] = True
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
+    written = tifffile.imread(job.file(PROBABILITIES))
+    np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
+
+
+def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):
+    job = tilted_volume_job(tmp_path, (6, 4, 5))
+    logits, expected = random_logits(job.size, seed=1)
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
+    written, _ = read_volume(VolumeFile((str(job.file(PROBABILITIES)),)), "v")
+    np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)

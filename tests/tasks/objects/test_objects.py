@@ -1,0 +1,161 @@
+"""Objects: how deep pixels lie in them, the loss, and what a model keeps of the task.
+
+Modules: tasks/objects/loss.py, tasks/objects/target.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from support.objects import discs, target_of
+
+from runtime.errors import ModelError
+from tasks import task_of_model
+from tasks.classes.loss import Classes
+from tasks.classes.target import ClassTarget
+from tasks.objects.loss import Objects
+from tasks.objects.target import ObjectTarget, normalized_depth
+from tasks.step_loss import StepLoss
+from unet.config import UNetConfig
+
+TASK = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
+
+
+def test_depth_falls_to_the_border_of_each_object_alike():
+    ids = np.zeros((1, 20, 40), int)
+    ids[0, 2:17, 2:17] = 5
+    ids[0, 2:9, 17:24] = 7  # it touches the other one
+    depth = normalized_depth(torch.from_numpy(ids), torch.ones(1, 20, 40, dtype=torch.bool))[0].numpy()
+    assert depth[9, 9] == 1
+    assert depth[5, 20] == 1
+    assert depth[9, 2] == depth[9, 16] == pytest.approx(1 / 8, abs=0.06)
+    assert depth[5, 17] == pytest.approx(1 / 4)
+    assert (depth[ids[0] == 0] == 0).all()
+    assert (depth[ids[0] > 0] > 0).all()
+
+
+def test_depth_around_a_hole_grows_in_octagons():
+    ids = torch.ones(1, 15, 15, dtype=torch.long)
+    ids[0, 7, 7] = 0
+    depth = normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    pixels = (depth / depth[7, 8]).round()[7:11, 7:11]  # the first one beside the hole is one pixel deep
+    assert pixels.tolist() == [[0, 1, 2, 3], [1, 2, 3, 3], [2, 3, 3, 4], [3, 3, 4, 5]]
+
+
+def test_unknown_pixels_do_not_end_an_object():
+    ids = torch.ones(1, 8, 30, dtype=torch.long)
+    is_known = torch.ones(1, 8, 30, dtype=torch.bool)
+    is_known[:, :, 20:] = False
+    ids[:, :, 20:] = 0
+    depth = normalized_depth(ids, is_known)
+    assert (depth[:, :, :20] == 1).all()
+    assert (depth[:, :, 20:] == 0).all()
+    assert torch.equal(normalized_depth(ids.flip(2), is_known.flip(2)), depth.flip(2))
+
+
+def test_depth_of_a_volume_uses_all_axes():
+    ids = torch.zeros(1, 9, 9, 9, dtype=torch.long)
+    ids[0, 1:8, 1:8, 1:8] = 3
+    depth = normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    assert depth[4, 4, 4] == 1
+    assert depth[1, 4, 4] == depth[4, 4, 7] == 0.25
+
+
+def test_depth_is_counted_up_to_twenty_pixels():
+    ids = torch.zeros(1, 63, 63, dtype=torch.long)
+    ids[0, 1:62, 1:62] = 1
+    depth = normalized_depth(ids, torch.ones(1, 63, 63, dtype=torch.bool))[0, 31]
+    assert depth[[0, 1, 10, 19, 20, 31]].tolist() == pytest.approx([0, 1 / 20, 10 / 20, 19 / 20, 1, 1])
+
+
+PARTLY_KNOWN = target_of([[1, 1, 0, 0]], mask=[[1, 255, 0, 0]])
+
+
+def test_the_host_reads_nothing_of_a_device_to_render_objects():
+    device = torch.device("meta")  # it has no values: reading one raises
+    assert Objects().render(Objects().zero_targets((2, 6, 4), device)).depth.device == device
+
+
+def test_depth_is_learned_where_pixels_are_known():
+    task = Objects()
+    target = target_of([[0, 0, 1, 1, 1]], mask=[[0, 0, 1, 1, 255]])
+    rendered = task.render(target)
+    logits = torch.randn(1, 3, 1, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    depth = rendered.depth[0, 0].double()
+    chance = logits[0, 2, 0].sigmoid()
+    errors = -(depth * chance.log() + (1 - depth) * (1 - chance).log())
+    assert depth.tolist() == [0, 0, 0.5, 1, 0]
+    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[:4].sum().item())
+    assert task.counts(target)[-1] == 4
+
+
+def test_classes_of_objects_are_learned_as_those_of_pixels():
+    task = Objects()
+    logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = task.classes.partial(logits[:, :2], ClassTarget(PARTLY_KNOWN.mask.long()))
+    for ours, theirs in zip(task.partial(logits, task.render(PARTLY_KNOWN))[:-1], expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_loss_of_strips_adds_up_to_that_of_the_image():
+    task = Objects()
+    target = target_of(discs((40, 30), 12, seed=3))
+    logits = torch.randn(1, task.outputs, 40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rendered = task.render(target)
+    parts = []
+    for rows in (slice(0, 9), slice(9, 40)):
+        parts.append(task.partial(logits[:, :, rows], rendered.at((slice(None), rows))))
+    summed = tuple(sum(values) for values in zip(*parts, strict=True))
+    torch.testing.assert_close(task.finish(summed), task.finish(task.partial(logits, rendered)))
+
+
+def test_the_loss_does_not_depend_on_how_a_step_is_split():
+    criterion = StepLoss(Objects(), strides=[(2, 2)])
+    images = [target_of(discs((32, 32), 8, seed)) for seed in range(4)]
+    batch = ObjectTarget.stack([image.at(0) for image in images])
+    generator = torch.Generator().manual_seed(1)
+    logits = [torch.randn(4, 3, 32 // s, 32 // s, dtype=torch.float64, generator=generator) for s in (1, 2)]
+    counts = criterion.counts(batch)
+    whole = criterion(logits, batch, counts)
+    parts = [criterion([level[i : i + 1] for level in logits], images[i], counts) for i in range(4)]
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=0)
+    assert counts.tolist() == sum(criterion.counts(image) for image in images).tolist()
+
+
+def test_numbers_are_made_anew_in_each_crop():
+    ids = np.array([[0, 900_000, 900_000], [7, 7, 0]], np.int32)
+    target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumber()
+    assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]]
+    assert target.ids.dtype == np.int32
+    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumber()  # without background
+    assert filled.ids.tolist() == [[1, 2]]
+
+
+def test_a_model_keeps_the_settings_of_its_objects():
+    config = UNetConfig(num_classes=4, task=TASK.to_config())
+    restored = task_of_model(UNetConfig.from_json(config.to_json()))
+    assert restored.to_config() == TASK.to_config()
+    assert restored.fills_holes
+    assert restored.smallest == 4
+    assert restored.classes.names == ("background", "a", "b")
+    assert restored.outputs == 4
+
+
+def test_a_model_of_an_earlier_version_fills_no_holes():
+    earlier = {name: value for name, value in TASK.to_config().items() if name != "fills_holes"}
+    restored = task_of_model(UNetConfig(num_classes=4, task=earlier))
+    assert restored.to_config() == {**earlier, "fills_holes": False}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}],
+    ids=["no classes", "too few classes", "a word for a number", "nothing for a number"],
+)
+def test_a_damaged_task_is_refused(damage):
+    with pytest.raises(ModelError, match="the model's task"):
+        task_of_model(UNetConfig(num_classes=4, task={**TASK.to_config(), **damage}))
+
+
+def test_objects_need_tiles_that_change_nothing():
+    assert Objects().needs_exact_tiles
+    assert not Classes(("a",)).needs_exact_tiles

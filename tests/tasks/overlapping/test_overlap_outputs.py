@@ -1,0 +1,117 @@
+"""Masks, pictures and volumes of classes that may overlap, read again by other means.
+
+Modules: tasks/overlapping/bit_format.py, tasks/overlapping/write.py.
+"""
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+from support.prediction import image_job
+from support.written_files import SIZE, tilted_volume_job
+
+from runtime.errors import SettingsError
+from tasks.job import Job
+from tasks.overlapping.write import OverlapFormat, PageFormat, folder_names
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+
+CLASSES = ("blood", "a/b", "A_B", "...")
+FOLDERS = ("blood", "a_b", "A_B_2", "class")
+NINE_CLASSES = tuple("abcdefghi")
+
+
+@pytest.mark.parametrize(
+    ("classes", "folders"),
+    [
+        (CLASSES, [*FOLDERS]),
+        (("x", "X", "x ", "x?"), ["x", "X_2", "x_3", "x_"]),
+        ((r"""a<b>c:d"e\f|g?h*i""", "j\nk\x1f."), ["a_b_c_d_e_f_g_h_i", "j_k_"]),
+        (("class", " . "), ["class", "class_2"]),
+    ],
+    ids=["letters", "cases", "signs", "nothing left"],
+)
+def test_folders_of_classes_have_names_of_their_own_on_any_system(classes, folders):
+    assert folder_names(classes) == folders
+
+
+@pytest.fixture
+def bits() -> np.ndarray:
+    """(H, W) int32: any of the four classes at each pixel."""
+    return np.random.default_rng(0).integers(0, 16, SIZE, dtype=np.int32)
+
+
+def write_mask(output_format: OverlapFormat, job: Job, prediction: np.ndarray) -> None:
+    """Write the masks of a prediction."""
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    output_format.write(PredictedImage(job, prediction.shape, Decoded(prediction)), output_format.mask_extensions)
+
+
+def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):
+    output_format = OverlapFormat(CLASSES)
+    job = image_job(tmp_path, "sub/a", SIZE)
+    write_mask(output_format, job, bits)
+    for bit, folder in enumerate(FOLDERS):
+        mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
+        assert np.array_equal(mask, 255 * (bits >> bit & 1))
+    assert np.array_equal(output_format.read_written(job).labels, bits)
+    assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
+
+
+def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path):
+    output_format = OverlapFormat(CLASSES)
+    voxel_bits = np.random.default_rng(1).integers(0, 16, (3, 4, 5), dtype=np.int32)
+    job = tilted_volume_job(tmp_path, voxel_bits.shape)
+    write_mask(output_format, job, voxel_bits)
+    last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")
+    assert np.array_equal(last.affine, nibabel.load(job.image).affine)
+    assert sorted(np.unique(last.dataobj).tolist()) == [0, 255]
+    assert (np.asarray(last.dataobj) > 0).sum() == (voxel_bits >= 8).sum()
+    assert np.array_equal(output_format.read_written(job).labels, voxel_bits)
+
+
+@pytest.mark.parametrize("name", ["a.tiff", "a.TIF"])
+def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_path, bits, name):
+    output_format = OverlapFormat(CLASSES).for_file(tmp_path / name)
+    assert isinstance(output_format, PageFormat)
+    job = image_job(tmp_path, size=SIZE)
+    write_mask(output_format, job, bits)
+    with tifffile.TiffFile(tmp_path / "out" / name) as tiff:
+        assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
+    assert np.array_equal(output_format.read_written(job).labels, bits)
+
+
+def test_a_png_of_classes_that_may_overlap_is_refused():
+    with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
+        OverlapFormat(CLASSES).for_file(Path("a.PNG"))
+
+
+def test_a_picture_of_classes_that_overlap_shows_the_last_at_each_pixel(bits):
+    last = [[int(value).bit_length() for value in row] for row in bits]
+    assert OverlapFormat(CLASSES).shades(bits).tolist() == last
+
+
+def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):
+    output_format = OverlapFormat(CLASSES)
+    assert output_format.names == ("nothing", *CLASSES)
+    entries = output_format.legend_entries(bits)
+    shares = [(bits >> bit & 1).mean() for bit in range(4)]
+    assert [entry.text for entry in entries] == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
+    assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
+
+
+def test_outlines_of_a_class_that_may_overlap_have_its_color():
+    output_format = OverlapFormat(CLASSES)
+    rows = np.zeros((20, 20), np.int32)
+    rows[5:15, 5:15] = 2
+    overlay = output_format.overlay(np.zeros((20, 20, 3), np.uint8), rows)
+    assert overlay[5, 10].tolist() == output_format.colors[output_format.names.index("a/b")].tolist()
+
+
+def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
+    masks = OverlapFormat(NINE_CLASSES).areas(np.array([[256, 1, 257, 0]], np.int32))
+    assert masks[8].tolist() == [[255, 0, 255, 0]]
+    assert masks[0].tolist() == [[0, 255, 255, 0]]

@@ -1,0 +1,293 @@
+"""Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
+
+Modules: tasks/scoring/annotated_masks.py, inference/scoring/true_masks.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.data_sets import load_info
+from support.in_process import run_predict
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.load import load_records
+from inference.scoring.true_masks import open_true_masks
+from runtime.errors import DataError
+from tasks.find_task import find_task
+from tasks.job import Job
+from tasks.object_labels import label_classes, label_numbers
+from tasks.objects.object_tables import IMAGE_COLUMNS, WrittenObjects
+from tasks.objects.reader import ObjectReader
+from tasks.objects.write import ObjectFormat
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
+
+SIZE = (20, 30)
+# two cats that touch, and a dog: (left, top, right, bottom)
+BOXES = {"cat": [(2, 2, 10, 10), (10, 2, 18, 10)], "dog": [(20, 12, 28, 18)]}
+NAMES = ("a.png", "b.png", "c.png")
+
+
+def corners(box: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    left, top, right, bottom = box
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def objects() -> list[tuple[str, tuple[int, int, int, int]]]:
+    return [(name, box) for name, boxes in BOXES.items() for box in boxes]
+
+
+def write_images(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, name in enumerate(NAMES):
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, SIZE, np.uint8)).save(folder / name)
+
+
+def write_coco(root: Path) -> None:
+    write_images(root / "images")
+    images = [{"id": i, "file_name": name, "height": SIZE[0], "width": SIZE[1]} for i, name in enumerate(NAMES)]
+    annotations = []
+    for image in images:
+        for name, box in objects():
+            polygon = [number for corner in corners(box) for number in corner]
+            entry = {"id": len(annotations), "image_id": image["id"], "category_id": 1 + (name == "dog")}
+            annotations.append(entry | {"segmentation": [polygon], "iscrowd": 0})
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (root / "annotations").mkdir()
+    (root / "annotations" / "instances_train.json").write_text(json.dumps(content))
+
+
+def write_yolo(root: Path) -> None:
+    write_images(root / "images")
+    (root / "labels").mkdir()
+    lines = []
+    for name, box in objects():
+        shares = [f"{x / SIZE[1]} {y / SIZE[0]}" for x, y in corners(box)]
+        lines.append(f"{int(name == 'dog')} {' '.join(shares)}")
+    for name in NAMES:
+        (root / "labels" / name).with_suffix(".txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text("train: images\nval: images\nnames: [cat, dog]\n")
+
+
+def write_labelme(root: Path) -> None:
+    write_images(root)
+    shapes = [{"label": name, "points": corners(box), "shape_type": "polygon"} for name, box in objects()]
+    for name in NAMES:
+        content = {"shapes": shapes, "imagePath": name, "imageHeight": SIZE[0], "imageWidth": SIZE[1]}
+        (root / name).with_suffix(".json").write_text(json.dumps(content))
+
+
+FORMATS = {"COCO": write_coco, "YOLO": write_yolo, "labelme": write_labelme}
+
+
+@pytest.mark.parametrize(("task", "expected"), [(None, "classes"), ("objects", "objects")])
+@pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
+def test_annotations_are_classes_unless_objects_are_asked_for(tmp_path, write, task, expected):
+    write(tmp_path)
+    config = DataConfig(dataset=str(tmp_path), task=task)
+    assert find_task(load_records(config)[0], config) == expected
+
+
+@pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS)
+def info(request, tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """The data set in one of the formats, with the task of objects."""
+    folder = tmp_path_factory.mktemp("objects")
+    request.param(folder)
+    return load_info(folder, task="objects")
+
+
+def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
+    target = info.reader.read(info.train.records[0], SIZE, SIZE)
+    numbers = {int(target.ids[place]) for place in ((5, 5), (5, 15), (15, 24))}
+    assert len(numbers) == 3
+    assert 0 not in numbers
+    assert target.ids[15, 5] == 0
+    assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
+
+
+def test_objects_keep_their_numbers_in_a_smaller_target(info):
+    smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
+    assert smaller.ids.shape == (10, 15)
+    assert len(np.unique(smaller.ids)) == 4
+
+
+def test_objects_of_classes_that_are_not_chosen_are_background(tmp_path):
+    write_coco(tmp_path)
+    info = load_info(tmp_path, task="objects", classes="dog")
+    target = info.reader.read(info.train.records[0], SIZE)
+    assert info.reader.task("ce", None).classes.names == ("background", "dog")
+    assert target.ids[5, 5] == target.mask[5, 5] == 0
+    assert target.mask[15, 24] == 1
+
+
+def test_shapes_of_a_group_are_one_object(tmp_path):
+    write_labelme(tmp_path)
+    for name in NAMES:
+        file = (tmp_path / name).with_suffix(".json")
+        content = json.loads(file.read_text())
+        for shape in content["shapes"][:2]:
+            shape["group_id"] = 4
+        file.write_text(json.dumps(content))
+    info = load_info(tmp_path, task="objects")
+    ids = info.reader.read(info.train.records[0], SIZE).ids
+    assert ids[5, 5] == ids[5, 15] != ids[15, 24]
+
+
+def test_a_window_of_a_drawn_mask_holds_its_objects(tmp_path):
+    write_yolo(tmp_path)
+    info = load_info(tmp_path, task="objects")
+    record = info.train.records[0]
+    with info.reader.open_window(record) as windows:
+        target = windows.read(SIZE, ((4, 10), (3, 30)))
+    whole = info.reader.read(record, SIZE)
+    np.testing.assert_array_equal(target.ids, whole.ids[4:10, 3:30])
+
+
+def test_annotations_without_objects_are_refused_in_a_line():
+    record = {"image": "a.png", "target": EvaluatedIds("a_labelIds.png"), "name": "a.png"}
+    with pytest.raises(DataError, match="these annotations tell no objects apart; leave out --task objects"):
+        ObjectReader().ids(record)
+
+
+@pytest.fixture(params=FORMATS.values(), ids=FORMATS)
+def annotated(request, tmp_path) -> Path:
+    """A folder of annotations in one of the formats."""
+    request.param(tmp_path)
+    return tmp_path
+
+
+def test_annotations_are_the_truth_of_predicted_objects(annotated):
+    true = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat")).find(Path("a"), Path("a"), 0, 1)
+    labels = true.render()
+    numbers, classes = label_numbers(labels), label_classes(labels)
+    assert len(np.unique(numbers)) == 4
+    assert set(classes[numbers == 0]) == {0}
+    assert classes[5, 5] == classes[5, 14] == 2
+    assert classes[15, 24] == 1
+    assert numbers[5, 5] != numbers[5, 14]
+    target = ObjectFormat(("background", "dog", "cat")).reader_for(true).target_from_mask(labels, "a")
+    np.testing.assert_array_equal(target.mask, classes)
+
+
+def saved(folder: Path, task: dict | None, outputs: int, **preprocess) -> Path:
+    """A model that answers at random."""
+    torch.manual_seed(0)
+    config = UNetConfig(1, outputs, base_channels=2, depth=1, task=task, preprocess=Preprocess(**preprocess))
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+def confusion(model: Path, root: Path, output: Path, truth: Path) -> list[list[int]]:
+    """The confusion matrix of the images of a data set."""
+    images = root / "images" if (root / "images").is_dir() else root
+    result = run_predict("--model", model, "--input", images, "--output", output, "--truth", truth)
+    assert result.returncode == 0, result.stderr
+    report = json.loads((output / "metrics.json").read_text())
+    assert report["images"] == len(NAMES)
+    return report["confusion_matrix"]
+
+
+def test_annotations_score_a_model_of_classes_as_masks_do(annotated, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    names, values = ("dog", "background", "cat"), (7, 0, 9)  # in another order than in the annotations
+    model = saved(folder / "model", None, 3, class_names=names, class_values=values)
+    own_values = load_records(DataConfig(dataset=str(annotated)))[0][0]["target"].render()
+    mask = np.array([0, 9, 7], np.uint8)[own_values]
+    for name in NAMES:
+        (folder / "masks").mkdir(exist_ok=True)
+        Image.fromarray(mask).save(folder / "masks" / name)
+    by_masks = confusion(model, annotated, folder / "a", folder / "masks")
+    assert confusion(model, annotated, folder / "b", annotated) == by_masks
+    assert sum(map(sum, by_masks)) == len(NAMES) * mask.size
+
+
+@pytest.mark.parametrize("names", [("dog", "cat"), ("animal",)], ids=["two classes", "one class"])
+def test_annotations_score_a_model_of_objects(annotated, tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("scored")
+    task = {"name": "objects", "classes": ["background", *names], "smallest": 1}
+    model = saved(folder / "model", task, len(names) + 2)
+    images = annotated / "images" if (annotated / "images").is_dir() else annotated
+    result = run_predict("--model", model, "--input", images, "--output", folder / "out", "--truth", annotated)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((folder / "out" / "metrics.json").read_text())["images"] == len(NAMES)
+
+
+def test_a_class_that_the_model_does_not_know_is_named(annotated, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    model = saved(folder / "model", None, 3, class_names=("background", "cat", "cow"), class_values=(0, 1, 2))
+    images = annotated / "images" if (annotated / "images").is_dir() else annotated
+    result = run_predict("--model", model, "--input", images, "--output", folder / "out", "--truth", annotated)
+    assert result.returncode == 1
+    assert result.stderr.count("is annotated with dog, which is no class of the model") == len(NAMES), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "truth_flags"),
+    [("", "_mask", []), ("", "_mask", ["--mask-suffix", "_mask"]), ("images/", "masks/", [])],
+    ids=["suffix", "suffix that is typed", "folders"],
+)
+def test_masks_beside_their_images_are_their_truth(tmp_path, image, mask, truth_flags):
+    model = saved(tmp_path / "model", None, 2, class_names=("background", "cell"), class_values=(0, 255))
+    data = tmp_path / "data"
+    write_images(data / image)
+    values = np.zeros(SIZE, np.uint8)
+    values[:7] = 255
+    for name in NAMES:
+        file = data / (mask + name if image else name.replace(".", f"{mask}."))
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(values).save(file)
+    flags = ["--input", data, "--output", tmp_path / "out", "--truth", data, *truth_flags]
+    result = run_predict("--model", model, *flags)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.png")) == list(NAMES)
+    report = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert sum(report["confusion_matrix"][1]) == len(NAMES) * 7 * SIZE[1]
+
+
+def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="masks do not say the classes of objects; give a folder of COCO or labelme"):
+        open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
+
+
+def test_truths_of_images_of_one_name_are_distinguished_by_their_folders(tmp_path):
+    write_coco(tmp_path)
+    file = tmp_path / "annotations" / "instances_train.json"
+    content = json.loads(file.read_text())
+    for image, folder in zip(content["images"], ("x", "y"), strict=False):
+        (tmp_path / "images" / folder).mkdir()
+        (tmp_path / "images" / image["file_name"]).rename(tmp_path / "images" / folder / "a.png")
+        image["file_name"] = f"{folder}/a.png"
+    file.write_text(json.dumps(content))
+    truths = open_true_masks(tmp_path, None, [], (), ("cat", "dog"))
+    assert truths.find(Path("a"), Path("a"), 0, 1) is None
+    first, second = (truths.find(Path(stem), Path(stem), 0, 1) for stem in ("x/a", "y/a"))
+    assert first.source != second.source
+
+
+def written_objects(folder: Path, *rows: str) -> WrittenObjects:
+    """Objects 1 and 2 as a prediction writes them, with these rows of their table."""
+    Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(folder / "out.png")
+    (folder / "out.objects.csv").write_text("\n".join([",".join(IMAGE_COLUMNS), *rows, ""]))
+    job = Job(image=folder / "in.png", size=(1, 4), output=folder / "out")
+    return ObjectFormat(("background", "cat", "dog")).written_mask(job)
+
+
+def test_classes_of_written_objects_are_read_with_them(tmp_path):
+    labels = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8").render()
+    assert label_classes(labels).tolist() == [[0, 2, 1, 1]]
+    assert label_numbers(labels).tolist() == [[0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "bird"), (3, "dog"), (-1, "dog")])
+def test_written_objects_of_another_class_or_number_are_refused(tmp_path, number, name):
+    written = written_objects(tmp_path, f"{number},{name},1,0,1,0,1,1,2,0.9")
+    with pytest.raises(DataError, match=rf"out.objects.csv: object {number} is not one of .*out.png"):
+        written.render()

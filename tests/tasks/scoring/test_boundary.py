@@ -1,0 +1,224 @@
+"""Boundary IoU and the 95th percentile of the Hausdorff distance, against references that compare every pixel."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.launches import launch, predict
+
+from tasks.scoring.boundary import BoundaryScores, boundary_report, boundary_scores
+
+IGNORED = 255
+NAN = float("nan")
+
+
+def distances(points: np.ndarray, others: np.ndarray, *, chessboard: bool = False) -> np.ndarray:
+    """(len(points),) from each point (n, 2) to the nearest of the others."""
+    offsets = np.abs(points[:, None] - others[None]).astype(float)
+    return (offsets.max(axis=2) if chessboard else np.sqrt((offsets**2).sum(axis=2))).min(axis=1)
+
+
+def outside(mask: np.ndarray) -> np.ndarray:
+    """(n, 2) pixels that are not in the mask, those around the image among them."""
+    return np.argwhere(~np.pad(mask, 1)) - 1
+
+
+def boundary(mask: np.ndarray, width: int) -> np.ndarray:
+    """Pixels of a mask that lie within `width` steps, diagonal ones too, of a pixel outside."""
+    result = np.zeros_like(mask)
+    points = np.argwhere(mask)
+    if len(points):
+        result[tuple(points.T)] = distances(points, outside(mask), chessboard=True) <= width
+    return result
+
+
+def edge(mask: np.ndarray) -> np.ndarray:
+    """(n, 2) pixels of a mask one of whose four neighbors is not in it."""
+    padded = np.pad(mask, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(mask & ~inner)
+
+
+def masks(seed: int, size: tuple[int, int], classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Truth, some of it ignored, and a prediction: boxes that overlap."""
+    rng = np.random.default_rng(seed)
+    pair = np.zeros((2, *size), np.uint8)
+    for index in range(3 * classes):
+        top, left = (int(rng.integers(side)) for side in size)
+        height, width = rng.integers(1, max(2, size[0] // 2)), rng.integers(1, max(2, size[1] // 2))
+        for mask in pair:
+            down, right = rng.integers(0, 4, 2)
+            mask[top + down : top + down + height, left + right : left + right + width] = index % classes
+    pair[0, :3, :5] = IGNORED
+    return pair[0], pair[1]
+
+
+CASES = pytest.mark.parametrize(
+    ("seed", "size", "classes"), [(0, (40, 61), 3), (1, (97, 33), 4), (2, (5, 4), 2), (3, (1, 9), 2)]
+)
+
+
+@CASES
+def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
+    truth, pred = masks(seed, size, classes)
+    scores = boundary_scores(pred, truth, classes)
+    valid, width = truth != IGNORED, max(1, round(0.02 * (size[0] ** 2 + size[1] ** 2) ** 0.5))
+    for index in range(classes):
+        true, predicted = truth == index, (pred == index) & valid
+        of_true, of_pred = boundary(true, width), boundary(predicted, width)
+        assert scores.hits[index] == (of_true & of_pred).sum()
+        assert scores.union[index] == (of_true | of_pred).sum()
+        assert scores.missed[index] == (true.any() != predicted.any())
+
+
+def hausdorff_95(true: np.ndarray, predicted: np.ndarray) -> float:
+    """The longer 95th percentile of both ways between the edges of two masks; NaN if one is empty."""
+    if not (true.any() and predicted.any()):
+        return NAN
+    ways = (distances(edge(true), edge(predicted)), distances(edge(predicted), edge(true)))
+    return max(np.percentile(way, 95) for way in ways)
+
+
+@CASES
+def test_distances_are_scored_as_by_comparing_every_pixel(seed, size, classes):
+    truth, pred = masks(seed, size, classes)
+    valid = truth != IGNORED
+    expected = [hausdorff_95(truth == index, (pred == index) & valid) for index in range(classes)]
+    assert boundary_scores(pred, truth, classes).distances == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "width"), [((300, 400), 10), ((30, 40), 1), ((120, 160), 4), ((10, 10), 1), ((70, 110), 3)]
+)
+def test_a_boundary_is_as_wide_as_two_percent_of_the_diagonal(size, width):
+    """As in Boundary IoU by Cheng et al. (CVPR 2021); at least a pixel."""
+    height, columns = size
+    of_all = boundary_scores(np.zeros(size, np.uint8), np.zeros(size, np.uint8), 1)
+    assert of_all.hits[0] == of_all.union[0] == height * columns - (height - 2 * width) * (columns - 2 * width)
+
+
+@pytest.fixture
+def two_scores() -> list[BoundaryScores]:
+    """Scores of an image with a missed class, an invented one and one that is nowhere; and of one that is right."""
+    truth, pred = np.zeros((2, 20, 20), np.uint8)
+    truth[2:6, 2:6] = 1  # missed
+    pred[10:15, 10:15] = 2  # invented
+    return [boundary_scores(pred, truth, 4), boundary_scores(truth, truth, 4)]
+
+
+def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance(two_scores):
+    assert two_scores[0].to_json()["hd95"][1:] == [None, None, None]
+
+
+def test_distances_are_reported_of_images_that_have_them(two_scores):
+    report = boundary_report(two_scores)
+    assert report["hd95_images"] == [2, 1, 0, 0]
+    assert report["hd95_missed"] == [0, 1, 1, 0]
+    assert report["hd95"][1:] == [0, None, None]
+    assert report["hd95"][0] > 0
+    assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
+
+
+FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
+SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
+
+
+@pytest.mark.parametrize("scores", [[FIRST, SECOND], [SECOND, FIRST]], ids=["in order", "reversed"])
+def test_boundaries_are_reported_from_summed_pixels_or_mean_distances(scores):
+    assert boundary_report(scores) == {
+        "mean_boundary_iou": 0.5,
+        "mean_hd95": 3.0,
+        "boundary_iou": [0.5, 0.5],
+        "hd95": [3.0, 3.0],
+        "hd95_images": [2, 1],
+        "hd95_missed": [0, 1],
+    }
+
+
+def test_ignored_pixels_belong_to_no_class():
+    truth, pred = np.zeros((2, 20, 20), np.uint8)
+    truth[:5, :5] = 255
+    pred[:5, :5] = 1  # only there
+    pred[10:12, 10:12] = 2
+    scores = boundary_scores(pred, truth, 3)
+    assert scores.missed.tolist() == [False, False, True]
+    assert scores.union.tolist()[1:] == [0, 4]
+    assert scores.distances[0] >= 0
+    assert np.isnan(scores.distances[1:]).all()
+
+
+@pytest.fixture
+def near_and_far() -> tuple[np.ndarray, np.ndarray]:
+    """A mask of a pixel, and one with another 20 pixels away: only the way from the latter is long."""
+    near = np.zeros((9, 40), np.uint8)
+    near[4, 5] = 1
+    far = near.copy()
+    far[4, 25] = 1
+    return near, far
+
+
+def test_the_distance_is_the_longer_of_both_ways(near_and_far):
+    near, far = near_and_far
+    assert boundary_scores(far, near, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
+    assert boundary_scores(near, far, 2).distances[1] == pytest.approx(19)
+
+
+class Scored(NamedTuple):
+    """A mask, the shifted one that is the truth, the metrics of three calls, and the table that the last printed."""
+
+    mask: np.ndarray
+    truth: np.ndarray
+    one: dict
+    two: dict
+    again: dict
+    table: list[str]
+
+
+@pytest.fixture(scope="module")
+def scored(model: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Scores by one process, by two, and again by one, which finds the masks."""
+    folder = tmp_path_factory.mktemp("scored")
+    truth = folder / "truth"
+    predict(model, [photos], truth)
+    mask = np.array(Image.open(truth / "a.png"))
+    shifted = np.roll(mask, 2, axis=1)
+    Image.fromarray(shifted).save(truth / "a.png")
+    metrics = []
+    for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):
+        result = predict(model, [photos], folder / output, "--truth", truth, "--boundary", profile=profile)
+        assert result.returncode == 0, result.stderr
+        metrics.append(json.loads((folder / output / "metrics.json").read_text()))
+    return Scored(mask, shifted, *metrics, result.stdout[result.stdout.index("class ") :].splitlines())
+
+
+def test_predict_scores_boundaries_on_any_number_of_processes(scored: Scored):
+    assert scored.one == scored.two
+
+
+def test_predict_scores_boundaries_of_masks_that_are_there(scored: Scored):
+    assert scored.one["calibration"]  # of masks that are there nobody knows how sure they were
+    assert {name: value for name, value in scored.one.items() if name != "calibration"} == scored.again
+
+
+def test_predict_scores_the_boundary_of_each_image(scored: Scored):
+    pred, truth = (np.searchsorted((10, 200, 255), mask) for mask in (scored.mask, scored.truth))
+    expected = boundary_scores(pred, truth, 3).to_json()
+    (of_image,) = [image for image in scored.one["by_image"] if image["image"].endswith("photos0/a.png")]
+    assert of_image["hd95"] == expected["hd95"]
+    assert of_image["boundary_iou"] == expected["boundary_iou"]
+
+
+def test_predict_prints_scores_of_boundaries(scored: Scored):
+    header, *rows = scored.table
+    assert " ".join(header.split()) == "class IoU Dice bound. IoU HD95 (px) precision recall pixels"
+    means = scored.one["boundary"]
+    assert f"{means['mean_boundary_iou']:.4f}" in rows[3]
+    assert f"{means['mean_hd95']:.4f}" in rows[3]
+
+
+def test_boundaries_without_true_masks_are_refused(model: Path, photos: Path, tmp_path: Path, fails_with):
+    result = launch("predict.py", "--model", model, "--input", photos, "--output", tmp_path / "out", "--boundary")
+    fails_with(result, "--boundary needs --truth", 2)

@@ -1,0 +1,144 @@
+"""Masks compared with the true ones: which pixel counts, and what is said of an image.
+
+Modules: tasks/scoring/masks.py, tasks/scoring/score.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+from support.prediction import matrix_of, score_labels
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import PageFile
+from runtime.errors import DataError
+from tasks.classes.loss import Classes
+from tasks.classes.target import ClassTarget
+from tasks.classes.write import ClassFormat
+from tasks.job import Job
+from tasks.object_labels import pack_labels
+from tasks.objects.loss import Objects
+from tasks.objects.target import ObjectTarget
+from tasks.overlapping.loss import Overlapping
+from tasks.overlapping.target import OverlapTarget
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+from tasks.scoring.areas import area_report
+from tasks.scoring.boundary import boundary_scores
+from tasks.scoring.masks import OpenMask, open_mask, score_masks
+from tasks.scoring.score import Score
+
+CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
+TASK = Classes(CLASSES.names)
+SIZES = pytest.mark.parametrize("size", [(7, 5), (14, 10), (3, 2), (600, 300)])
+
+
+def true_mask(truth: np.ndarray) -> OpenMask:
+    """A true mask of class indices."""
+    return OpenMask("truth.png", truth.shape, lambda part: ClassTarget(truth[part]))
+
+
+def pixels_under(size: tuple[int, int]) -> tuple:
+    """The index of the pixels of 7 x 5 under the centers of those of an image of `size`."""
+    sides = zip((7, 5), size, strict=True)
+    return np.ix_(*[[int((place + 0.5) * side / true) for place in range(true)] for side, true in sides])
+
+
+@SIZES
+def test_the_predicted_pixel_under_the_center_of_each_true_one_counts(size):
+    rng = np.random.default_rng(0)
+    pred = rng.integers(0, 3, (7, 5), np.uint8)
+    certainty = rng.random((7, 5)).astype(np.float32)
+    truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
+    score = score_masks(TASK, Decoded(pred, certainty=certainty), true_mask(truth), boundary=True)
+    under = pixels_under(size)
+    assert score.scores.sums.tolist() == matrix_of(pred[under], truth)
+    assert score.entry["boundary_iou"] == boundary_scores(pred[under], truth, 3).to_json()["boundary_iou"]
+    whole = score_masks(TASK, Decoded(pred[under], certainty=certainty[under]), true_mask(truth))
+    assert torch.equal(score.scores.reliability, whole.scores.reliability)
+    assert np.array_equal(score.areas, whole.areas)
+
+
+@SIZES
+def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_count(size):
+    rng = np.random.default_rng(0)
+    pred = rng.integers(0, 3, (7, 5), np.uint8)
+    missing = rng.random((7, 5)) < 0.4
+    truth = rng.integers(0, 3, size, np.uint8)
+    decoded = Decoded(pred, certainty=np.full((7, 5), 0.9, np.float32))
+    scores = score_masks(TASK, decoded, true_mask(truth), missing=missing).scores
+    under = pixels_under(size)
+    assert scores.sums.tolist() == matrix_of(pred[under], np.where(missing[under], 255, truth))
+    assert scores.reliability[:, 0].sum() == (~missing[under]).sum()
+
+
+def test_each_class_that_overlaps_is_as_sure_as_under_the_centers_of_true_pixels():
+    rng = np.random.default_rng(0)
+    certainty = rng.random((2, 6, 4)).astype(np.float32)
+    pred = np.where(certainty[1] > 0.5, 2, 0).astype(np.int32)
+    truth = OverlapTarget(np.full((3, 2), 2, np.int32), np.full((3, 2), 3, np.int32))
+    mask = OpenMask("truth.png", (3, 2), truth.at)
+    task = Overlapping(("a", "b"))
+    scores = score_masks(task, Decoded(pred, certainty=certainty), mask).scores
+    whole = score_masks(task, Decoded(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
+    assert torch.equal(scores.reliability, whole.reliability)
+    assert scores.reliability[:, 0].sum() == 12  # 6 pixels of 2 classes
+
+
+def test_an_object_that_lies_in_several_parts_is_one():
+    ids = np.zeros((600, 3), np.int32)
+    ids[1:500, :2] = 7
+    truth = ObjectTarget((ids > 0).astype(np.uint8), ids)
+    score = score_masks(Objects(), Decoded(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
+    assert score.entry == {"ap50": 1, "objects": 1, "predicted": 1, "found": 1, "split": 0, "merged": 0}
+    assert score.areas is None
+
+
+def test_a_true_mask_is_read_from_its_page(tmp_path):
+    pages = np.full((2, 4, 6), 10, np.uint8)
+    pages[1] = 200
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    with open_mask(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES).reader) as mask:
+        assert mask.labels().tolist() == [[1] * 6] * 4
+
+
+def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int] = (4, 6)) -> Score:
+    """The score of a written mask of 4 x 6 whose upper half is of the second class; the truth is of the first."""
+    Image.fromarray(np.zeros(truth, np.uint8)).save(folder / "truth.png")
+    values = np.zeros(mask, np.uint8)
+    values[: mask[0] // 2] = 1
+    Image.fromarray(values).save(folder / "a.png")
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    job = Job(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
+    image = PredictedImage(job, (4, 6), output_format.read_written(job, folder))
+    return output_format.score(Classes(("a", "b")), image, boundary=False)
+
+
+@pytest.mark.parametrize(("truth", "count"), [((4, 6), 12), ((2, 3), 3), ((8, 12), 48)])
+def test_a_written_mask_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, count):
+    score = scored(tmp_path, truth)
+    assert score.scores.sums.tolist() == [[count, count], [0, 0]]
+    assert score.entry == {"mean_iou": 0.25, "pixel_accuracy": 0.5}
+    assert area_report([score.areas], ("a", "b"))["by_class"]["b"]["false"] == 1
+
+
+@pytest.mark.parametrize(
+    ("truth", "mask", "line"),
+    [
+        ((4, 6), (8, 12), r"a\.png: is 8 x 12, but the image 4 x 6$"),
+        ((4, 12), (4, 6), r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"),
+    ],
+    ids=["mask", "truth"],
+)
+def test_a_written_mask_is_not_scored_where_sizes_do_not_fit(tmp_path, truth, mask, line):
+    with pytest.raises(DataError, match=line):
+        scored(tmp_path, truth, mask)
+
+
+def test_a_true_mask_that_is_gone_is_named(tmp_path):
+    job = Job(image=tmp_path / "a.tif", size=(4, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png"))
+    with pytest.raises(DataError, match=r"truth\.png"):
+        score_labels(ClassFormat(CLASSES), TASK, job, np.zeros((4, 6), np.uint8))

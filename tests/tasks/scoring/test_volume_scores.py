@@ -1,0 +1,245 @@
+"""Scores of volumes: surfaces and overlaps of each case, and the report of all cases.
+
+Modules: tasks/scoring/surfaces.py, inference/scoring/report.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import label
+from support.prediction import matrix_of, score_labels, scores_of, volume_job
+from support.volumes import write_nifti, write_volume
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import RenderedMask
+from inference.scoring.report import ScoredImage, print_scores
+from runtime.errors import DataError
+from tasks.classes.loss import Classes
+from tasks.classes.write import ClassFormat
+from tasks.object_labels import pack_labels
+from tasks.objects.loss import Objects
+from tasks.objects.write import ObjectFormat
+from tasks.overlapping.loss import Overlapping
+from tasks.overlapping.target import OverlapTarget
+from tasks.scoring.areas import area_report
+from tasks.scoring.surfaces import case_report, case_table, surface_scores, volume_entry
+
+SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
+TASK = Classes(("sky", "land"))
+PRED = np.random.default_rng(0).integers(0, 2, (3, 4, 5), np.uint8)
+TRUTH = np.random.default_rng(1).integers(0, 2, (3, 4, 5), np.uint8)
+
+
+@pytest.fixture(params=["truth.nii", "truth.npy", "TRUTH.NPY"])
+def true_file(tmp_path, request) -> Path:
+    """A true mask in a file; an array holds no spacing: that of the volume counts."""
+    write_volume(tmp_path / "truth.nii", 7 * TRUTH)
+    np.save(tmp_path / "truth.npy", 7 * TRUTH)
+    (tmp_path / "TRUTH.NPY").write_bytes((tmp_path / "truth.npy").read_bytes())
+    return tmp_path / request.param
+
+
+def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED)
+    assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
+    assert "hd95_mm" not in score.entry
+
+
+def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
+    ids = np.zeros((3, 4, 5), np.uint8)
+    ids[:, 1:3, 1:4] = 1
+    ids[2, 0, 0] = 2
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
+    score = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
+    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+    assert score.areas is None
+
+
+def test_objects_of_a_written_mask_are_scored_by_their_numbers(tmp_path):
+    ids = np.zeros((3, 4, 5), np.uint8)
+    ids[:, 1:3, 1:3] = 1
+    ids[:, 1:3, 3] = 2
+    output_format = ObjectFormat(("background", "cell"))
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
+    write_volume(output_format.mask_file(job), ids)
+    score = score_labels(output_format, Objects(), job, output_format.read_written(job).labels)
+    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("surfaces", [False, True])
+def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)
+    areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
+    assert areas["areas"] == label(TRUTH)[1]
+    assert areas["predicted"] == label(PRED)[1]
+
+
+def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
+    assert score.entry["hd95_mm"][1] == surface_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).hd95[1]
+
+
+def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
+    truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
+    truth[0], pred[0] = 9, 1
+    truth[2, 2, 2], pred[2, 2, 2] = 7, 1
+    output_format = ClassFormat(ClassMap(("sky", "land"), (0, 7), 9))
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth))
+    entry = score_labels(output_format, TASK, job, pred, boundary=True).entry
+    assert entry["hd95_mm"][1] == 0
+    assert [entry[f"surface_dice_{mm}mm"][1] for mm in (1, 2)] == [1, 1]
+
+
+EMPTY = np.zeros((3, 4, 5), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("truth", "spacing", "line"),
+    [
+        (EMPTY[:2], (2.0, 1.0, 1.0), r"truth\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"),
+        (EMPTY[:, :, :4], (2.0, 1.0, 1.0), r"truth\.nii: is 3 x 4 x 4, but the volume 3 x 4 x 5 \(z, y, x\)"),
+        (EMPTY, (3.0, 1.0, 1.0), r"truth\.nii: its affine differs from the volume's"),
+    ],
+    ids=["shorter", "narrower", "coarser"],
+)
+def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path, truth, spacing, line):
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth, spacing))
+    with pytest.raises(DataError, match=line):
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
+
+
+def test_a_true_mask_that_lies_elsewhere_cannot_be_used(tmp_path):
+    moved = np.diag((1.0, 1.0, 2.0, 1.0))
+    moved[2, 3] = 2.0  # by a slice
+    job = volume_job(tmp_path, write_nifti(tmp_path / "truth.nii", EMPTY.T, moved))
+    with pytest.raises(DataError, match=r"truth\.nii: its affine differs from the volume's"):
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
+
+
+@pytest.mark.parametrize("mask", [EMPTY[:2], EMPTY.transpose(0, 2, 1)], ids=["shorter", "turned"])
+def test_masks_of_another_size_cannot_be_scored(tmp_path, mask):
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY))
+    write_volume(SKY_AND_LAND.mask_file(job), mask)
+    with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
+        SKY_AND_LAND.read_written(job)
+
+
+def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
+    class Drawn(RenderedMask):
+        """A mask of an image."""
+
+        def render(self) -> np.ndarray:
+            return np.zeros((4, 5), np.uint8)
+
+    job = replace(volume_job(tmp_path, None), truth=Drawn())
+    with pytest.raises(DataError, match="are a label volume, and no annotations"):
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
+
+
+def test_voxels_that_the_truth_ignores_are_of_no_class():
+    truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
+    truth[0] = 255
+    pred[0] = 1
+    pred[2, 2, 2] = 2
+    scores = surface_scores(pred, truth, 3, (1.0, 1.0, 1.0))
+    assert scores.missed.tolist() == [False, False, True]
+    assert np.isnan(scores.dice[:2]).all()  # the background has no surface
+    assert scores.dice[2].tolist() == [0, 0]
+    assert np.isnan(scores.hd95).all()
+
+
+OVERLAPS = [
+    {"image": "a", "dice": [1.0, 0.25], "iou": [1.0, 0.5]},
+    {"image": "b", "dice": [1.0, None], "iou": [1.0, 1.0]},
+]
+
+
+def test_a_report_of_cases_has_the_scores_that_they_have():
+    assert case_report(OVERLAPS, ["sky", "land"]) == {
+        "cases": 2,
+        "classes": ["land"],
+        "mean_dice": 0.25,
+        "dice": [0.25],
+        "mean_iou": 0.75,
+        "iou": [0.75],
+        "dice_cases": [1],
+    }
+
+
+def test_a_table_of_cases_has_a_line_for_each_class():
+    lines = case_table(case_report(OVERLAPS, ["sky", "land"])).splitlines()
+    assert [line.split() for line in lines] == [
+        ["of", "cases", "Dice", "IoU", "cases"],
+        ["land", "0.2500", "0.7500", "1"],
+        ["mean", "without", "background", "0.2500", "0.7500", "2"],
+    ]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
+    scores = Overlapping(("a", "b")).new_scores(1)
+    truth = OverlapTarget(torch.tensor([[[1, 1, 2, 0]]]), torch.tensor([[[3, 3, 3, 3]]]))
+    scores.add(torch.tensor([[[1, 0, 2, 0]]]), truth, 0)
+    case = {"image": "v", **scores.brief(), **volume_entry(scores, None)}
+    assert case["mean_dice"] == pytest.approx((2 / 3 + 1) / 2)
+    report = print_scores(scores, "mean IoU", [ScoredImage(case, None, None)])
+    assert report["by_case"]["classes"] == ["a", "b"]
+    assert report["by_case"]["mean_dice"] == case["mean_dice"]
+
+
+def test_the_mean_dice_of_a_volume_leaves_the_background_out():
+    result = volume_entry(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None)
+    assert result["mean_dice"] == 30 / 45
+    assert result["dice"] == [180 / 195, 30 / 45, None]
+
+
+@pytest.mark.parametrize(("shift", "dice"), [(1, [1.0, 1.0]), (2, [0.5, 1.0]), (3, [0.5, 0.5])])
+def test_surfaces_within_a_tolerance_count_as_the_same(shift, dice):
+    truth, pred = np.zeros((2, 12, 3, 3), np.uint8)
+    truth[[2, 6], 1, 1] = 1  # two voxels, one of them found elsewhere
+    pred[2, 1, 1] = pred[6 + shift, 1, 1] = 1
+    scores = surface_scores(pred, truth, 2, (1.0, 5.0, 5.0))
+    assert scores.dice[1].tolist() == dice
+    assert not scores.missed[1]
+    assert np.isnan(scores.hd95[0])
+    assert scores.hd95[1] == pytest.approx(0.95 * shift)
+
+
+@pytest.mark.parametrize("is_invented", [False, True])
+def test_surface_dice_is_the_share_of_both_surfaces(is_invented):
+    one, two = np.zeros((2, 12, 3, 3), np.uint8)
+    one[2, 1, 1] = 1
+    two[[2, 8], 1, 1] = 1  # of three voxels in both, one is far from the other mask
+    pred, truth = (two, one) if is_invented else (one, two)
+    assert surface_scores(pred, truth, 2, (1.0, 1.0, 1.0)).dice[1].tolist() == [2 / 3, 2 / 3]
+
+
+def case(name: str, dice: list[float | None], hd95: list[float | None], missed: list[bool]) -> dict:
+    return {"image": name, "dice": dice, "iou": dice, "hd95_mm": hd95, "missed": missed}
+
+
+@pytest.fixture
+def case_scores() -> dict:
+    """The report of two cases, in the second of which the second class is missed, and the third is nowhere."""
+    cases = [
+        case("a", [1.0, 0.5, 0.2], [0.0, 2.0, None], [False, False, False]),
+        case("b", [1.0, 0.7, None], [0.0, None, None], [False, True, False]),
+    ]
+    return case_report(cases, ["sky", "land", "sea"])
+
+
+def test_cases_are_averaged_class_by_class_without_the_background(case_scores):
+    assert case_scores["cases"] == 2
+    assert case_scores["classes"] == ["land", "sea"]
+    assert case_scores["dice"] == pytest.approx([0.6, 0.2])
+    assert case_scores["mean_dice"] == pytest.approx(0.4)
+
+
+def test_distances_are_averaged_over_the_cases_that_have_them(case_scores):
+    assert case_scores["hd95_mm"] == [2.0, None]
+    assert case_scores["mean_hd95_mm"] == 2.0
+    assert case_scores["dice_cases"] == [2, 1]
+    assert case_scores["hd95_missed"] == [1, 0]

@@ -1,0 +1,161 @@
+"""Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not.
+
+Modules: tasks/decoder.py, runtime/scratch.py, tasks/prediction.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from inference.views import average, mirror_back
+from runtime import scratch
+from runtime.errors import ImageError
+from tasks import new_decoder
+from tasks.classes.loss import Classes
+from tasks.decoder import decode_strips
+from tasks.landmarks.loss import Landmarks
+from tasks.objects.loss import Objects
+from tasks.overlapping.loss import Overlapping
+
+NAMES = ("a", "b", "c")
+SIDED = Overlapping(NAMES, partners=(1, 0, 2))
+
+
+@pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
+def test_certain_answers_have_logits_that_are_numbers(task):
+    probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
+    logits = new_decoder(task).logits_from_probabilities(probabilities)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("classes", range(2, 40))
+def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
+    decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
+    logits = torch.full((classes, 1, 1), 0.3)
+    assert decode_strips(decoder, [logits], (1, 1), "a", wanted=("uncertainty",)).uncertainty.tolist() == [[255]]
+    assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1
+
+
+MASK_TASKS = [Classes(NAMES), SIDED, Objects()]
+ALL_TASKS = [*MASK_TASKS, Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
+
+
+@pytest.fixture
+def two_images() -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits of two images."""
+    first, second = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    return first, second
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    torch.testing.assert_close(decoder.probabilities(logits[None], dim=1)[0], decoder.probabilities(logits))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_logits_of_the_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    probabilities = decoder.probabilities(two_images[0])
+    torch.testing.assert_close(
+        decoder.logits_from_probabilities(probabilities[None], dim=1)[0],
+        decoder.logits_from_probabilities(probabilities),
+    )
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_views_of_a_batch_are_averaged_as_those_of_each_image(task, two_images):
+    decoder = new_decoder(task)
+    first, second = two_images
+    of_batch = average(decoder, [first[None], second[None]], dim=1)
+    torch.testing.assert_close(of_batch[0], average(decoder, [first, second]))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_views_of_a_batch_are_mirrored_back_as_those_of_each_image(task, two_images):
+    logits, _ = two_images
+    torch.testing.assert_close(mirror_back(task, logits[None], dim=1)[0], mirror_back(task, logits))
+
+
+@pytest.mark.parametrize("task", MASK_TASKS)
+def test_a_batch_is_decoded_as_each_image(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    torch.testing.assert_close(decoder.decode(logits[None], dim=1)[0], decoder.decode(logits))
+
+
+def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
+    logits = torch.arange(6.0).view(3, 1, 2)
+    assert mirror_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
+    assert mirror_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
+
+
+@pytest.mark.parametrize("task", [Classes(NAMES), SIDED])
+def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
+    decoder = new_decoder(task)
+    views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
+    mean = average(decoder, [decoder.logits_from_probabilities(view) for view in views])
+    torch.testing.assert_close(decoder.probabilities(mean)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
+
+
+@pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
+def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu(devices):
+    views = [torch.zeros(3, 1, 2, device=device) for device in devices]
+    assert average(new_decoder(Classes(NAMES)), views).device.type == "meta"
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_a_prediction_is_the_same_in_any_strips(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    wanted = ("probabilities", "uncertainty")
+    strips, whole = (
+        decode_strips(decoder, pieces, (4, 5), "a", wanted=wanted) for pieces in (logits.split([1, 3], 1), [logits])
+    )
+    assert strips.objects == whole.objects
+    np.testing.assert_array_equal(whole.probabilities, decoder.probabilities(logits))
+    np.testing.assert_allclose(strips.labels, whole.labels, rtol=1e-6)
+    np.testing.assert_allclose(strips.probabilities, whole.probabilities, rtol=1e-6)
+    np.testing.assert_array_equal(strips.uncertainty, whole.uncertainty)
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_only_what_is_wanted_is_kept(task, two_images):
+    decoded = decode_strips(new_decoder(task), [two_images[0]], (4, 5), "a")
+    assert decoded[2:] == (None, None, None)
+
+
+@pytest.mark.parametrize(("task", "dtype"), [(SIDED, "int32"), (Classes(NAMES), "uint8"), (Objects(), "int32")])
+def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    labels = decode_strips(decoder, [logits], (4, 5), "a").labels
+    assert labels.dtype == dtype
+    assert (decoder.finish_on_device(decoder.answers(logits[None], dim=1))[0].numpy() == labels).all()
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_logits_that_are_no_numbers_are_refused(task):
+    logits = torch.zeros(3, 4, 5)
+    logits[1, 2, 3] = torch.nan
+    with pytest.raises(ImageError, match="a: the network's answers are not finite numbers"):
+        decode_strips(new_decoder(task), logits.split(2, dim=1), (4, 5), "a")
+
+
+def test_a_large_prediction_lies_in_a_file_that_is_gone_with_it(two_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "IN_MEMORY", 10)
+    labels = decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a", folder=tmp_path).labels
+    assert isinstance(labels, np.memmap)
+    assert list(tmp_path.iterdir()) == []
+    assert (labels == decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a").labels).all()
+
+
+def test_of_a_single_class_all_is_sure():
+    assert new_decoder(Classes(("a",))).entropy(torch.zeros(1, 1, 2)).tolist() == [[0, 0]]
+
+
+def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():
+    logits = torch.tensor([[0.0, 1e-6, -1e-6], [1e-6, 0.0, 0.0]])[:, None]
+    assert new_decoder(Overlapping(("a", "b"))).decode(logits).tolist() == [[2, 1, 0]]

@@ -1,0 +1,290 @@
+"""Predicted areas as polygons: rasterio draws the mask from them again.
+
+Modules: data_utils/image_io/gdal.py, tasks/polygons.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from rasterio.errors import RasterioIOError
+from rasterio.features import rasterize
+from rasterio.transform import Affine
+from skimage.measure import label
+from support.launches import predict
+from support.rasters import UTM, scene, write_raster
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.places import Crs, Place
+from inference import predictor as predictor_module
+from inference.requested_outputs import check_polygons
+from runtime.errors import DataError, SettingsError
+from tasks import polygons as polygons_module
+from tasks.classes.write import ClassFormat
+from tasks.job import Job
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.write import PointFormat
+from tasks.polygons import Polygon, save_polygons, write_geojson
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage
+from unet import Preprocess, UNet, UNetConfig
+
+IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
+CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
+TASKS = {
+    "classes": {"class_names": ("background", "field"), "class_values": (0, 7)},
+    "regions": {"class_names": ("whole", "core")},
+    "overlapping": {"class_names": ("field", "wood/old")},
+    "objects": {},
+}
+SETTINGS = {
+    "classes": None,
+    "regions": {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]},
+    "overlapping": {"name": "overlapping"},
+    "objects": {"name": "objects", "classes": ["background", "house"], "smallest": 1},
+}
+
+
+def signed_area(ring):
+    ring = np.asarray(ring, float)
+    return (ring[:-1, 0] * ring[1:, 1] - ring[1:, 0] * ring[:-1, 1]).sum() / 2
+
+
+def outlined(folder, mask, place=IN_PIXELS):
+    """Number and rings of the areas of a mask."""
+    job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
+    image = PredictedImage(job, mask.shape, Decoded(mask))
+    save_polygons(image, ".geojson", lambda labels: [labels], lambda layer, number, decoded: {"number": number})
+    features = json.loads((folder / "a.geojson").read_text())["features"]
+    return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
+
+
+def test_areas_give_the_mask_again(tmp_path):
+    rng = np.random.default_rng(0)
+    for largest in (2, 3, 2**17) * 5:
+        mask = rng.integers(0, largest, rng.integers(1, 30, 2))
+        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2), int))
+        areas = outlined(tmp_path, mask)
+        assert len(areas) == label(mask, connectivity=1).max()
+        for _, rings in areas:
+            for ring in rings:  # no ring meets itself
+                assert len(set(map(tuple, ring))) == len(ring) - 1
+        drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
+        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.int32), mask)
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
+@pytest.mark.parametrize("height", [3, -3])
+def test_outlines_run_counterclockwise_however_the_image_is_turned(tmp_path, height, degrees):
+    turned = Affine.translation(9, 8) @ Affine.rotation(degrees) @ Affine.scale(2, height)
+    mask = np.ones((5, 5), int)
+    mask[2, 2] = 0
+    ((_, rings),) = outlined(tmp_path, mask, Place(tuple(turned)[:6], None, ()))
+    assert [signed_area(ring) for ring in rings] == pytest.approx([6 * 25, -6])
+
+
+def write_model(folder, task):
+    """A model of two bands that has learned nothing."""
+    torch.manual_seed(3)
+    preprocess = Preprocess(
+        mean=(300.0,) * 2, std=(60.0,) * 2, pixel_types=("uint16",), bands=("1", "2"), draft=False, **TASKS[task]
+    )
+    outputs = 2 + (task == "objects")
+    config = UNetConfig(2, outputs, base_channels=4, depth=2, norm="group", preprocess=preprocess, task=SETTINGS[task])
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return {task: write_model(tmp_path_factory.mktemp(task), task) for task in TASKS}
+
+
+def write_scene(path, **profile):
+    bands, _ = scene(0, size=(70, 90))
+    bands[:, :9, :20] = 0
+    return write_raster(path, bands, nodata=0, **profile)
+
+
+def drawn(features, image, value_of):
+    """The polygons of GeoJSON on the grid of an image; 0 where there is none."""
+    pairs = [(feature["geometry"], value_of(feature["properties"])) for feature in features]
+    return rasterize(pairs, image.shape, transform=image.transform, dtype=np.int32)
+
+
+class Outlined(NamedTuple):
+    """A scene, the folder of its masks, and the polygons of them."""
+
+    task: str
+    source: Path
+    output: Path
+    content: dict
+
+    @property
+    def features(self) -> list[dict]:
+        return self.content["features"]
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def outlined_scene(request, models, tmp_path_factory) -> Outlined:
+    """A turned scene that is predicted in windows, with the polygons of its masks."""
+    folder = tmp_path_factory.mktemp("outlined")
+    source = write_scene(folder / "in" / "a.tif", transform=TURNED)
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
+        result = predict(models[request.param], [source], folder / "out", "--polygons", "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    return Outlined(request.param, source, folder / "out", json.loads((folder / "out" / "a.geojson").read_text()))
+
+
+def test_polygons_are_in_the_coordinates_of_the_image_and_of_no_background(outlined_scene):
+    assert outlined_scene.content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
+    assert outlined_scene.features
+    assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
+
+
+def label_numbers(properties: dict) -> int:
+    """The value of a class, or the number of an object, in its mask."""
+    return properties.get("value", properties.get("number"))
+
+
+OVERLAPPING_MASKS = {
+    "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
+    "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
+}
+MASKS = {task: {"a.tif": label_numbers} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
+
+
+def test_polygons_give_the_mask_again(outlined_scene):
+    for name, value_of in MASKS[outlined_scene.task].items():
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            mask = file.read(1).astype(np.int32)
+            mask[mask == file.nodata] = 0
+            of_mask = [feature for feature in outlined_scene.features if value_of(feature["properties"])]
+            assert mask.any()
+            assert np.array_equal(drawn(of_mask, image, value_of), mask)
+
+
+def test_masks_of_polygons_have_the_grid_of_the_image_and_its_pixels_without_data(outlined_scene):
+    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
+    for name in MASKS[outlined_scene.task]:
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            assert file.transform == image.transform
+            assert file.crs == image.crs
+            assert file.shape == image.shape
+            assert np.array_equal(file.dataset_mask(), image.dataset_mask())
+            assert (file.read(1)[:9, :20] == file.nodata).all()
+            assert file.nodata not in values_of_classes
+
+
+def test_classes_without_background_are_all_outlined(tmp_path, models):
+    folder = tmp_path / "model"
+    write_model(folder, "classes")
+    config = json.loads((folder / "config.json").read_text())
+    config["preprocess"]["class_names"] = ["water", "field"]
+    (folder / "config.json").write_text(json.dumps(config))
+    write_scene(tmp_path / "a.tif", crs="EPSG:4326", transform=Affine(1e-4, 0, 15, 0, -1e-4, 45))
+    assert predict(folder, [tmp_path / "a.tif"], tmp_path / "out", "--polygons").returncode == 0
+    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
+    assert "crs" not in content
+    assert {f["properties"]["class"] for f in content["features"]} == {"water", "field"}
+    with rasterio.open(tmp_path / "out" / "a.tif") as file:
+        mask = drawn(content["features"], file, lambda properties: properties["value"] + 1)
+        assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
+
+
+@pytest.fixture(scope="module")
+def geopackages(models, tmp_path_factory) -> Path:
+    """A folder with the GeoPackages of a scene and of an empty one, c, and the GeoJSON of the first."""
+    folder = tmp_path_factory.mktemp("packages")
+    source = write_scene(folder / "a.tif")
+    (folder / "b").mkdir()
+    empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
+    with mock.patch.object(polygons_module, "TOGETHER", 10):
+        assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
+        assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
+    return folder / "out"
+
+
+def test_a_geopackage_holds_the_polygons_of_the_geojson_in_the_coordinates_of_the_image(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    meta, _, geometries, columns = raw.read(geopackages / "a.gpkg")
+    features = json.loads((geopackages / "a.geojson").read_text())["features"]
+    assert meta["crs"] == UTM
+    assert meta["fields"].tolist() == ["class", "value"]
+    assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
+    assert len(geometries) == len(features) > 1
+    drawn = [features[0]["geometry"]["coordinates"]]
+    outline = np.frombuffer(geometries[0], "<f8", 2 * len(drawn[0][0]), 13).reshape(-1, 2)
+    assert outline.tolist() == drawn[0][0]
+
+
+def test_a_geopackage_of_an_empty_scene_has_no_polygons(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    assert len(raw.read(geopackages / "c.gpkg")[2]) == 0
+
+
+def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_with):
+    bands, _ = scene(0)
+    plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity())
+    line = f"--polygons: {plain} has no place in the world; leave it out, or --polygons"
+    fails_with(predict(models["classes"], [plain], tmp_path / "out", "--polygons"), line, 1)
+    own = write_raster(tmp_path / "own.tif", bands, crs="+proj=laea +lat_0=12 +lon_0=7 +ellps=bessel")
+    line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
+    fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
+    for library, found in (("rasterio", [None]), ("pyogrio", ["rasterio", None])):
+        with mock.patch("inference.requested_outputs.find_spec", side_effect=found):
+            result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
+        fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
+    result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
+    fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
+
+
+def test_geojson_holds_each_place_of_a_corner(tmp_path):
+    ring = [(1 / 3, 2e-9), (12.345678901234567, -0.1), (0.7, 55.00000000000001), (1 / 3, 2e-9)]
+    polygons = [Polygon([ring, ring[::-1]], {"class": "lake"}), Polygon([ring], {"class": "sea"})]
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS, polygons)
+    first, second = json.loads((tmp_path / "a.geojson").read_text())["features"]
+    corners = [list(corner) for corner in ring]
+    assert first["geometry"]["coordinates"] == [corners, corners[::-1]]
+    assert second["geometry"]["coordinates"] == [corners]
+
+
+@pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
+def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=Crs(epsg)), [])
+    collection = json.loads((tmp_path / "a.geojson").read_text())
+    assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
+    assert collection["features"] == []
+
+
+def test_points_have_no_polygons():
+    points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
+    with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
+        check_polygons("geojson", points)
+
+
+SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
+    raw = pytest.importorskip("pyogrio.raw")
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    line = r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
+    with mock.patch.object(raw, "write", side_effect=error("no such layer")), pytest.raises(DataError, match=line):
+        CLASSES.write(image, (".gpkg",))
+
+
+def test_a_disk_that_is_full_is_an_os_error(tmp_path):
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    refused = mock.patch("tasks.polygons.write_geojson", side_effect=RasterioIOError("disk full"))
+    with refused, pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"):
+        CLASSES.write(image, (".geojson",))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,450 @@
+"""The mask of a TIFF with a place is a TIFF of the same grid, as rasterio reads it.
+
+Modules: tasks/prediction_files.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
+"""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+import torch
+from PIL import Image
+from rasterio.transform import Affine
+from support.in_process import run_train
+from support.launches import TINY, predict
+from support.prediction import write_logits
+from support.rasters import NORTH_UP, UTM, scene, write_raster
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io import geotiff_writer
+from data_utils.image_io.geotiff_writer import write_geotiff
+from data_utils.image_io.placed_masks import read_grid
+from data_utils.image_io.places import Place
+from inference import predictor as predictor_module
+from inference.inputs import InputRules, find_jobs
+from inference.predictor import Predictor
+from runtime.errors import ModelError
+from tasks.classes.loss import Classes
+from tasks.classes.write import ClassFormat
+from tasks.job import Job
+from tasks.prediction import Decoded
+from tasks.prediction_files import PredictedImage, Values, save_values
+from tasks.prediction_format import free_value
+from unet import Preprocess, UNet, UNetConfig
+
+BANDS = ("B08", "B04", "B03")
+NAMES = ("B02", "B03", "B04", "B08", "B11")
+PLACE = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
+TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of three of five bands that has learned nothing."""
+    torch.manual_seed(0)
+    preprocess = Preprocess(
+        mean=(300.0, 310.0, 320.0),
+        std=(50.0, 60.0, 900.0),
+        class_names=("other", "field"),
+        class_values=(0, 7),
+        ignore_value=255,
+        pixel_types=("uint16",),
+        bands=BANDS,
+        draft=False,
+    )
+    folder = tmp_path_factory.mktemp("model")
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photo_model(tmp_path_factory):
+    """A model of photographs that has learned nothing."""
+    return untrained(tmp_path_factory.mktemp("photo_model"), place=True)
+
+
+def untrained(folder, **preprocess):
+    """A model of three channels that has learned nothing."""
+    torch.manual_seed(0)
+    config = UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=Preprocess(**preprocess))
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+def write_scene(path, seed=0, *, size=(70, 90), **profile):
+    bands, mask = scene(seed, size=size)
+    bands[:, :6, :20] = 0
+    return write_raster(path, bands, nodata=0, names=NAMES, **profile), mask
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "in windows"])
+def written(tmp_path_factory, model, request):
+    """A folder with scenes in in/, one of which is turned, and all that predict.py writes of them in out/."""
+    folder = tmp_path_factory.mktemp("written")
+    write_scene(folder / "in" / "a.tif")
+    write_scene(folder / "in" / "b" / "c.tif", 1, transform=TURNED, crs="EPSG:4326", interleave="band")
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if request.param else 2**27):
+        flags = ["--probabilities", "--uncertainty", "--tile-size", "32", "--overlay"]
+        result = predict(model, [folder / "in"], folder / "out", *flags)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+@pytest.fixture(scope="module", params=["a", "b/c"], ids=["north up", "turned"])
+def name(request):
+    """The name of one of the scenes."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def prediction(written, model, name):
+    """What the predictor answers of the scene."""
+    return Predictor.from_pretrained(model, tile_size=32)(written / "in" / f"{name}.tif")
+
+
+def test_a_mask_of_a_raster_has_its_place_and_the_values_of_classes_where_there_is_data(written, name, prediction):
+    expected = np.where(prediction.mask == 1, 7, 0)
+    expected[:6, :20] = 255
+    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
+        assert mask.nodata == 255
+        assert mask.is_tiled
+        assert mask.dtypes == ("uint8",)
+        assert np.array_equal(mask.read(1), expected)
+        assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+
+
+def test_probabilities_of_a_raster_are_not_a_number_where_there_is_no_data(written, name, prediction):
+    with rasterio.open(written / f"out/{name}.probabilities.tif") as file:
+        probabilities = file.read()
+        assert np.isnan(file.nodata)
+    assert np.isnan(probabilities[:, :6, :20]).all()
+    assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+
+
+def test_the_uncertainty_of_a_raster_is_the_entropy_of_each_pixel(written, name, prediction):
+    entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
+    with rasterio.open(written / f"out/{name}.uncertainty.tif") as file:
+        assert file.dtypes == ("uint8",)
+        assert file.nodata is None  # of each value there may be pixels
+        assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
+
+
+def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        for left in (5.0, 8.0):
+            scale = (33550, "d", 3, (1.0, 1.0, 0.0), True)
+            corner = (33922, "d", 6, (0.0, 0.0, 0.0, left, 9.0, 0.0), True)
+            tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=[scale, corner])
+    jobs = find_jobs([str(tmp_path / "a.tif")], tmp_path / "out", InputRules(keeps_place=True))
+    assert [job.place.transform[2] for job in jobs] == [5, 8]
+
+
+def test_an_image_without_place_has_a_png(tmp_path, model):
+    bands, _ = scene(0)
+    write_raster(tmp_path / "in" / "a.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
+    assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
+    assert Image.open(tmp_path / "out" / "a.png").size == (56, 40)
+
+
+def test_scores_leave_out_pixels_without_data(tmp_path, model):
+    _, mask = write_scene(tmp_path / "in" / "a.tif")
+    mask[:6, :20] = 1
+    write_raster(tmp_path / "truth" / "a.tif", 7 * mask[None])
+    flags = [tmp_path / "out", "--truth", tmp_path / "truth"]
+    assert predict(model, [tmp_path / "in"], *flags).returncode == 0
+    first = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    prediction = Predictor.from_pretrained(model)(tmp_path / "in" / "a.tif").mask
+    has_data = np.ones(mask.shape, bool)
+    has_data[:6, :20] = False
+    assert first["pixel_accuracy"] == pytest.approx((prediction == mask)[has_data].mean())
+    assert predict(model, [tmp_path / "in"], *flags).returncode == 0  # its masks are there already
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == first
+
+
+@pytest.fixture
+def band_files(tmp_path):
+    """A folder with a folder of a scene, which has a file for each band."""
+    bands, _ = scene(0)
+    for name, plane in zip(NAMES, bands, strict=True):
+        write_raster(tmp_path / "several" / "a" / f"T33_{name}.tif", plane[None])
+    return tmp_path / "several"
+
+
+@pytest.mark.parametrize("is_in_folder", [True, False], ids=["a folder of images", "the image"])
+def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model, band_files, is_in_folder):
+    bands, _ = scene(0)
+    write_raster(tmp_path / "one" / "a.tif", bands, names=NAMES)
+    assert predict(model, [tmp_path / "one"], tmp_path / "of one file").returncode == 0
+    assert predict(model, [band_files if is_in_folder else band_files / "a"], tmp_path / "out").returncode == 0
+    assert (tmp_path / "out" / "a.tif").read_bytes() == (tmp_path / "of one file" / "a.tif").read_bytes()
+
+
+def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, model, band_files):
+    (band_files / "a" / "T33_B04.tif").unlink()
+    result = predict(model, [band_files], tmp_path / "out")
+    assert result.returncode == 1
+    assert "none called B08" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+class WrittenTiff(NamedTuple):
+    """A GeoTIFF that was written in strips, and what it should hold."""
+
+    file: Path
+    rows: np.ndarray
+    channels: int
+    is_big: bool
+
+
+@pytest.fixture(scope="module")
+def written_tiff(request, tmp_path_factory) -> WrittenTiff:
+    """A GeoTIFF of the channels, the type and the format that a test asks for."""
+    channels, dtype, is_big = request.param
+    folder = tmp_path_factory.mktemp("geotiff")
+    size = (300, 515)
+    rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
+    place = read_grid(str(write_raster(folder / "in.tif", np.zeros((1, *size), np.uint8)))).place
+    with (
+        mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
+        (folder / "out.tif").open("wb") as file,
+    ):
+        write_geotiff(file, rows.shape, lambda *window: rows[window], place, 9)
+    return WrittenTiff(folder / "out.tif", rows, channels, is_big)
+
+
+KINDS_OF_TIFFS = [(1, "uint8", False), (2, ">u2", True), (3, "float32", False)]
+of_each_kind = pytest.mark.parametrize("written_tiff", KINDS_OF_TIFFS, ids=str, indirect=True)
+
+
+@of_each_kind
+def test_geotiff_is_read_by_rasterio(written_tiff):
+    with rasterio.open(written_tiff.file) as file:
+        assert np.array_equal(file.read(), written_tiff.rows)
+        assert file.transform == NORTH_UP
+        assert file.crs.to_string() == UTM
+        assert file.nodata == 9
+
+
+@pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
+def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
+    file = io.BytesIO()
+    values = np.ones((channels, 20, 30), np.float32)
+    write_geotiff(file, values.shape, lambda *window: values[window], PLACE, 1234.5, is_color=is_color)
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        (page,) = tiff.pages
+        counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
+        assert counts == [channels, channels, len("1234.5\0")]
+        assert page.nodata == 1234.5
+        assert page.planarconfig == (1 if channels == 1 else 2)
+        assert page.offset % 2 == 0
+        assert len(page.extrasamples) == (1 if channels == 2 else 0)
+        assert ("ExtraSamples" in page.tags) is (channels == 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "interpretations", "nodata"),
+    [((0, 300), ["gray"], 255), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"], 0)],
+    ids=["numbers", "colors"],
+)
+def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interpretations, nodata):
+    bands, _ = scene(0, size=(20, 30))
+    place = read_grid(str(write_raster(tmp_path / "in.tif", bands))).place
+    job = Job(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
+    output_format = ClassFormat(ClassMap(("a", "b"), values, None))
+    rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
+    missing = np.arange(30)[None] < np.arange(20)[:, None]
+    output_format.write(PredictedImage(job, (20, 30), Decoded(rows), missing=missing), (".png",))
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert [kind.name for kind in file.colorinterp] == interpretations
+        expected = np.array(values)[rows]
+        expected[missing] = nodata
+        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), expected)
+        assert file.nodata == nodata
+
+
+def test_a_picture_without_place_has_its_prediction_where_it_holds_no_data(tmp_path):
+    missing = np.random.default_rng(0).random((9, 6)) < 0.5
+    logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    job = Job(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
+    write_logits(output_format, Classes(("a", "b")), job, logits, (".png", ".npy"), missing=missing)
+    assert np.array_equal(np.asarray(Image.open(job.file(".png"))), logits.argmax(0))
+    np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "free"),
+    [((0, 1), 255), ((0, 255, 254), 253), (range(256), 65535), (range(1, 256), 0)],
+    ids=["few", "large ones", "all of 8 bits", "all but 0"],
+)
+def test_the_value_of_pixels_without_data_is_no_class(values, free):
+    assert free_value(values) == free
+
+
+def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
+    job = Job(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
+    labels = np.arange(256, dtype=np.uint8)[None]
+    save_values(job, tmp_path / "out.tif", Values(labels, missing=labels == 9, nodata=free_value(range(256))))
+    written = tifffile.imread(tmp_path / "out.tif")
+    assert written.dtype == np.uint16
+    assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
+
+
+def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
+    image, _ = write_scene(tmp_path / "a.tif")
+    assert predict(model, [image], tmp_path / "mask.tif").returncode == 0
+    assert predict(model, [image], tmp_path / "mask.png").returncode == 0
+    with rasterio.open(tmp_path / "mask.tif") as file:
+        mask = file.read(1)
+    picture = np.array(Image.open(tmp_path / "mask.png"))
+    assert mask.shape == picture.shape
+    assert np.array_equal(mask[6:], picture[6:])
+
+
+def test_the_only_mask_is_no_tiff_where_its_image_has_no_place(tmp_path, model):
+    bands, _ = scene(0)
+    plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
+    result = predict(model, [plain], tmp_path / "other.tif")
+    assert result.returncode == 1
+    assert "plain.tif is a .png file; give one, or a folder" in result.stderr
+
+
+def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
+    for number in range(6):
+        image, mask = write_scene(tmp_path / "data" / "images" / f"{number}.tif", number, size=(40, 48))
+        write_raster(tmp_path / "data" / "masks" / f"{number}.tif", 7 * mask[None])
+    flags = ["--dataset", tmp_path / "data", "--bands", "B03", "B08", *TINY, "--crop-size", "32", "32"]
+    run = run_train(tmp_path / "run", *flags, "--max-steps", "30", "--eval-every", "30", "--learning-rate", "0.02")
+    assert run.exit_code == 0, run.output
+    assert run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
+    assert (run.folder / "report.html").exists()
+    result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", tmp_path / "data" / "masks")
+    assert result.returncode == 0, result.stderr
+    with rasterio.open(tmp_path / "out" / "5.tif") as file:
+        predicted = file.read(1)
+        assert file.transform == NORTH_UP
+        assert (predicted[:6, :20] == 255).all()
+    assert (predicted == 7 * mask)[6:].mean() > 0.9
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """a.tif, a JPEG inside a TIFF as aerial photographs come, and b.tif, which has a palette."""
+    folder = tmp_path_factory.mktemp("photographs")
+    bands = np.kron(np.random.default_rng(0).integers(0, 256, (3, 6, 8)), np.ones((1, 8, 8))).astype(np.uint8)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        path = write_raster(folder / "a.tif", bands, compress="jpeg", photometric="ycbcr")
+        with rasterio.open(path, "r+") as file:
+            has_data = np.full(file.shape, 255, np.uint8)
+            has_data[:9, :11] = 0
+            file.write_mask(has_data)
+    palette = write_raster(folder / "b.tif", bands[:1] % 4)
+    with rasterio.open(palette, "r+") as file:
+        file.write_colormap(1, {number: (60 * number, 0, 0, 255) for number in range(4)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photograph_masks(photographs, photo_model, tmp_path_factory):
+    """The masks of the photographs."""
+    output = tmp_path_factory.mktemp("masks")
+    assert predict(photo_model, [photographs], output).returncode == 0
+    return output
+
+
+@pytest.mark.parametrize("name", ["a.tif", "b.tif"], ids=["colors of video", "palette"])
+def test_the_mask_of_a_photograph_has_its_place(photographs, photograph_masks, name):
+    with rasterio.open(photograph_masks / name) as mask, rasterio.open(photographs / name) as image:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
+        assert mask.shape == image.shape
+        assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+
+
+@pytest.fixture(scope="module")
+def picture_model(tmp_path_factory):
+    """A model of before: there is no "place" in its config.json, so it reads pictures."""
+    return untrained(tmp_path_factory.mktemp("picture_model"))
+
+
+@pytest.fixture
+def four_channels(tmp_path):
+    """An image of four channels, its pixels, and its true mask, which lies in truth/ and has another place."""
+    rng = np.random.default_rng(0)
+    bands = rng.integers(0, 256, (4, 48, 64), np.uint8)
+    path = write_raster(tmp_path / "in" / "a.tif", bands, photometric="RGB", ALPHA="NO", nodata=7)
+    truth = rng.integers(0, 2, (1, 48, 64), np.uint8)
+    write_raster(tmp_path / "truth" / "a.tif", truth, transform=NORTH_UP @ Affine.translation(9, 9))
+    return path, bands, truth[0]
+
+
+@pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
+def test_a_model_of_before_reads_pictures(tmp_path, picture_model, four_channels, window_memory):
+    """Of four channels it takes three; no pixel is without data, and true masks are compared pixel by pixel."""
+    path, bands, truth = four_channels
+    flags = ["--truth", tmp_path / "truth", "--tile-size", "32", "--overlay"]
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
+        result = predict(picture_model, [path], tmp_path / "out", *flags)
+    assert result.returncode == 0, result.stderr
+    expected = Predictor.from_pretrained(picture_model, tile_size=32)(np.moveaxis(bands[:3], 0, 2)).mask
+    with rasterio.open(tmp_path / "out" / "a.tif") as mask, rasterio.open(path) as image:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
+        assert np.array_equal(mask.read(1), expected)
+    scores = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert scores["pixel_accuracy"] == pytest.approx((expected == truth).mean())
+
+
+@pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
+def test_a_model_of_places_refuses_a_channel_too_many(tmp_path, photo_model, four_channels, window_memory):
+    path, _, _ = four_channels
+    flags = ["--truth", tmp_path / "truth", "--tile-size", "32", "--overlay"]
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
+        result = predict(photo_model, [path], tmp_path / "out", *flags)
+    assert result.returncode == 1
+    assert "has 4 channels, the model takes 3" in result.stderr
+
+
+@pytest.mark.parametrize("bands", [("4", "2", "3"), ("3", "2", "1")], ids=["another band", "another order"])
+def test_an_ensemble_needs_models_of_the_same_bands(tmp_path, bands):
+    first = untrained(tmp_path / "first", bands=("1", "2", "3"))
+    second = untrained(tmp_path / "second", bands=bands)
+    with pytest.raises(ModelError, match=re.escape(f"of the same bands: ('1', '2', '3'), {bands}") + "$"):
+        Predictor.from_pretrained(first, ensemble=[second])
+
+
+def jobs_of_bands(folder, *inputs):
+    """The jobs of images of two bands in these folders."""
+    rules = InputRules(2, bands=("B08", "B04"))
+    return find_jobs([str(folder / name) for name in inputs], folder / "out", rules)
+
+
+def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
+    pixels = scene(0, channels=2)[0]
+    write_raster(tmp_path / "stack" / "a_B08_B04.tif", pixels, names=("B08", "B04"))
+    for name in ("B08", "B04"):
+        write_raster(tmp_path / "files" / f"b_{name}.tif", pixels[:1])
+    jobs = jobs_of_bands(tmp_path, "stack", "files")
+    assert [job.output.name for job in jobs] == ["a_B08_B04", "files"]
+    assert [len(job.files) for job in jobs] == [1, 2]
+
+
+def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
+    pixels = scene(0, channels=2)[0]
+    for name in ("B08", "B04"):
+        write_raster(tmp_path / "all" / "x" / "c" / f"{name}.tif", pixels[:1])
+    Image.fromarray(pixels[0].astype(np.uint8)).save(tmp_path / "all" / "x" / "c" / "B08.png")
+    write_raster(tmp_path / "all" / "a" / "plain.tif", pixels[:1])  # has none of the bands in its name
+    jobs = jobs_of_bands(tmp_path, "all")
+    assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
+    assert [len(job.files) for job in jobs] == [1, 2]

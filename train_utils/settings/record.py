@@ -94,11 +94,8 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
         before = saved.identity.get(key)
         if before == value or (before is None and key == CONTENT_ENTRY):
             continue
-        seeds = ""
-        if "seed" in changed_flags(saved.flags, current.flags):  # it chooses the validation images too
-            seeds = f" (--seed was {saved.flags['seed']} and is {current.flags['seed']})"
         raise CheckpointError(
-            f"--resume: the checkpoint's {key} is {before}, this run's is {value}{seeds}; give the same flags and data,"
+            f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
             " or start a new run with --init-from"
         )
     notes = []
@@ -153,6 +150,7 @@ def record_settings(
 def _identity(args: TrainSettings, info: DatasetInfo, config: UNetConfig) -> dict[str, Any]:
     """The settings that give a saved state its meaning."""
     return {
+        "seed": args.seed,  # first, since it chooses the validation images too: another data set follows from it
         "task": info.config.task,
         "classes": info.reader.identity,
         "in_channels": info.channels,
@@ -165,7 +163,6 @@ def _identity(args: TrainSettings, info: DatasetInfo, config: UNetConfig) -> dic
         "data set": info.fingerprint(),
         CONTENT_ENTRY: info.content,
         "batch size": args.batch_size,
-        "seed": args.seed,
         "optimizer": args.optimizer,  # another optimizer cannot use its state
     }
 

@@ -5,10 +5,8 @@ from unittest import mock
 
 import pytest
 from support.folders import write_splits
-from support.in_process import Run, in_float64, run_train
-from support.launches import PROGRAMS, launch
-from support.run_equality import check_same_columns, different_tensors
-from support.run_files import records
+from support.in_process import Run, run_train
+from support.run_equality import different_tensors
 
 import train
 from runtime.errors import CheckpointError
@@ -79,15 +77,3 @@ def test_run_is_repeated_from_its_record_with_its_encoder(frozen, tmp_path):
     assert flags["encoder_weights"] == "pretrained"
     assert flags["freeze_encoder"] is True
     assert different_tensors(repeated.model, frozen.model) == []
-
-
-@pytest.mark.slow
-def test_two_processes_make_the_steps_of_one(data, tmp_path):
-    flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--max-steps", "3", "--batch-size", "4"]
-    flags += ["--scale", "0.5", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
-    arguments = ["train.py", "--dataset", data, "--output-dir", tmp_path / "two", *flags]
-    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    with in_float64():
-        one = run_train(tmp_path / "one", "--dataset", data, *flags)
-    check_same_columns(records(tmp_path / "two"), one.records, ("train/loss", "train/grad_norm", "eval/loss"))

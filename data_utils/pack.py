@@ -27,8 +27,8 @@ from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask
 from data_utils.image_io.rasters import page_as_file
 from data_utils.image_io.writers import write_pages
 from data_utils.mask_values import value_text
+from data_utils.sources.finders import find_in_folder
 from data_utils.sources.label_files import read_label_files
-from data_utils.sources.load import open_folder
 from data_utils.sources.placed import with_places
 from data_utils.sources.records import Records
 from runtime.cli import Arguments, empty_folder
@@ -137,8 +137,10 @@ def main() -> None:
     args = parser.parse_args()
     pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
     config = DataConfig(str(args.folder), task="classes", **pairing)
-    folders = open_folder(args.folder, ["test"], config, points={})
+    folders = find_in_folder(args.folder, ["test"], config)
     splits = {name: with_places(open_split()) for name, open_split in folders.items()}
+    if any(records.dims == 3 for records in splits.values()):
+        raise DataError(f"{args.folder} holds volumes, and shards hold images; train on the folder")
     if any(records.metadata.bands for records in splits.values()):
         raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):

@@ -5,9 +5,7 @@ A file holds names of classes. The reader of targets checks that the data set ha
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +24,9 @@ from runtime.errors import DataError, one_line
 TABLE = "classes.csv"
 RULE = "classes.txt"
 SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
-IMAGE_TITLE = re.compile(r'\s*"?(?:image|filename|file)"?\s*(?P<delimiter>[,;\t]|$)', re.IGNORECASE)
+IMAGE_TITLES = ("image", "filename", "file")
 CLASSES_TITLES = ("classes", "labels")
+DELIMITERS = ",;\t"
 BETWEEN_NAMES = re.compile(r"[,;|\t\n]")
 YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
@@ -41,8 +40,7 @@ class ImageLabels(NamedTuple):
     location: str
 
 
-@dataclass
-class Table:
+class Table(NamedTuple):
     """A `classes.csv`.
 
     Args:
@@ -52,7 +50,7 @@ class Table:
 
     file: Path
     rows: dict[str, ImageLabels]
-    images: dict[str, str] = field(default_factory=dict)
+    images: dict[str, str]
 
     def find(self, image: str, name: str) -> ImageLabels | None:
         """The labels of an image whose record is called `name`; a row may hold only the end of the image's path."""
@@ -91,24 +89,18 @@ def read_table(file: Path) -> Table:
     """A `classes.csv`. Raises DataError, with the file and the line, for an invalid file."""
     text = text_of(file)
     first_line, _, _ = text.partition("\n")
-    title = IMAGE_TITLE.match(first_line)
-    if title is None:
+    try:
+        lines = list(parse_csv(text, max(DELIMITERS, key=first_line.count), strict=True))
+    except ValueError as error:
+        raise DataError(f"{file} is no table ({one_line(error)})") from error
+    titles = _strip(lines[0][1]) if lines else [""]
+    if titles[0].lower() not in IMAGE_TITLES or "" in titles or len({*titles}) < max(2, len(titles)):
         raise DataError(
             f"{file}: its first line is {first_line.strip()[:LENGTH]!r}, expected image,classes or image and a column"
             " for each class; if it holds something else, rename it"
         )
-    try:
-        (_, titles), *others = parse_csv(text, title["delimiter"] or ",", strict=True)
-    except ValueError as error:
-        raise DataError(f"{file} is no table ({one_line(error)})") from error
-    titles = _strip(titles)
-    if len(titles) < 2:
-        raise DataError(f"{file}: its first line is {titles[0]!r} alone, expected image,classes")
-    repeated = [name for number, name in enumerate(titles) if not name or name in titles[:number]]
-    if repeated:
-        raise DataError(f"{file}: two columns, or none, are called {repeated[0][:LENGTH]!r}; give each a name")
     rows: dict[str, ImageLabels] = {}
-    for line, cells in others:
+    for line, cells in lines[1:]:
         location = f"{file}: line {line}"
         image, *values = _strip(cells)
         key = _stem(image.replace("\\", "/").removeprefix("./"))
@@ -119,7 +111,7 @@ def read_table(file: Path) -> Table:
         rows[key] = ImageLabels(_classes(titles[1:], values, location), location)
     if not rows:
         raise DataError(f"{file} names no image; remove it, or write a row for each")
-    return Table(file, rows)
+    return Table(file, rows, {})
 
 
 def _classes(titles: Sequence[str], values: Sequence[str], location: str) -> LabelSet:
@@ -166,102 +158,81 @@ def _tails(path: str) -> Iterator[str]:
         yield path
 
 
-class LabelFiles:
-    """The label files of a data set; each is read when an image that it may list is asked for.
-
-    Args:
-        root: the folder of the data set; files above it are not read.
-        reads_rules: whether a `classes.txt` is one of them.
-    """
-
-    def __init__(self, root: Path, *, reads_rules: bool) -> None:
-        self.root = root
-        self.reads_rules = reads_rules
-        self.tables: dict[Path, Table] = {}
-        self.table_of = cache(self._find_table)  # by folder of images
-        self._rule_of = cache(self._find_rule)
-
-    def may_list(self, records: Records) -> bool:
-        """Whether any label file may list any image of the records."""
-        for folder, below in records.image_folders():
-            if self.table_of(Path(folder, below)) or self._rule_of(Path(folder), below):
-                return True
-        return False
-
-    def find(self, image: str, name: str) -> ImageLabels | None:
-        """The labels of an image from the label files; a table comes before a rule."""
-        folder = os.path.dirname(image)
-        table = self.table_of(Path(folder))
-        labels = None if table is None else table.find(image, name)
-        below = os.path.dirname(name)
-        return labels or self._rule_of(Path(folder.removesuffix(below)), below)
-
-    def _find_table(self, folder: Path) -> Table | None:
-        """The table for the images of a folder, in the folder or above it. Raises DataError if there are two."""
-        above = [folder, *folder.parents]
-        folders = above[: above.index(self.root) + 1] if self.root in above else []
-        files = [parent / TABLE for parent in folders if (parent / TABLE).exists()]
-        if len(files) > 1:
-            raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
-        if not files:
-            return None
-        if files[0] not in self.tables:
-            self.tables[files[0]] = read_table(files[0])
-        return self.tables[files[0]]
-
-    def _find_rule(self, folder: Path, below: str) -> ImageLabels | None:
-        """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
-
-        The file lies in `below`, or in the folder of this name in the data set: `images/site/classes.txt`,
-        `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
-        """
-        if not self.reads_rules or not folder.is_relative_to(self.root):
-            return None
-        site = Path(below)
-        while site != Path("."):
-            for file in (folder / site / RULE, self.root / site / RULE):
-                if file.exists():
-                    return _read_rule(file)
-            site = site.parent
-        return None
-
-
-def _read_rule(file: Path) -> ImageLabels:
-    """The classes of a `classes.txt`: a name a line."""
-    names = _split_names(text_of(file))
-    if not names:
-        raise DataError(f"{file} is empty; write the classes that the images of its folder are labeled for, one a line")
-    return ImageLabels(names, str(file))
-
-
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """The records of all splits of a folder, with the classes that each is labeled for.
 
     Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
-    files = LabelFiles(root, reads_rules=all(records.metadata.has_rules for records in splits))
-    labeled_splits = [_label_records(records, files) for records in splits]
-    for table in files.tables.values():
+    reads_rules = all(records.metadata.has_rules for records in splits)
+    tables: dict[Path, Table] = {}
+    labeled_splits: list[Records] = []
+    for records in splits:
+        label_files: dict[str, tuple[Table | None, ImageLabels | None]] = {}
+        for folder, below in records.image_folders():
+            images = Path(folder, below)
+            table = _find_table(images, root, tables)
+            rule = _find_rule(Path(folder), below, root) if reads_rules else None
+            if table is not None or rule is not None:
+                label_files[str(images)] = table, rule
+        labeled_splits.append(_label_records(records, label_files) if label_files else records)
+    for table in tables.values():
         table.check_rows()
     return labeled_splits
 
 
-def _label_records(records: Records, files: LabelFiles) -> Records:
-    """The records with their label sets from label files; unchanged if no file lists them."""
-    if not files.may_list(records):
-        return records
-    labels: list[ImageLabels | None] = []
+def _find_table(folder: Path, root: Path, tables: dict[Path, Table]) -> Table | None:
+    """The table for the images of a folder, in the folder or above it, up to the `root` of the data set.
+
+    Raises DataError if there are two. Tables that have been read are in `tables`.
+    """
+    above = [folder, *folder.parents]
+    folders = above[: above.index(root) + 1] if root in above else []
+    files = [parent / TABLE for parent in folders if (parent / TABLE).exists()]
+    if len(files) > 1:
+        raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
+    for file in files:
+        if file not in tables:
+            tables[file] = read_table(file)
+        return tables[file]
+    return None
+
+
+def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
+    """The classes of the images in `below`, a folder in `folder`, which holds all images of a split: a name a line.
+
+    The file lies in `below`, or in the folder of this name in the data set: `images/site/classes.txt`,
+    `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
+    """
+    sites = [Path(below), *Path(below).parents] if folder.is_relative_to(root) else []
+    for site in sites[:-1]:
+        for file in (folder / site / RULE, root / site / RULE):
+            if file.exists():
+                names = _split_names(text_of(file))
+                if not names:
+                    raise DataError(
+                        f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
+                    )
+                return ImageLabels(names, str(file))
+    return None
+
+
+def _label_records(records: Records, label_files: Mapping[str, tuple[Table | None, ImageLabels | None]]) -> Records:
+    """The records with their label sets from the table and the rule of each folder; a table comes before a rule."""
+    all_labels: list[ImageLabels | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
         image, *_ = source_files(record["image"])
-        image_labels = files.find(image, record["name"])
-        if image_labels is None and files.table_of(Path(image).parent) is not None:
-            unlisted.append(record["name"])
+        table, rule = label_files.get(os.path.dirname(image), (None, None))
+        labels = rule
+        if table is not None:
+            labels = table.find(image, record["name"]) or rule
+            if labels is None:
+                unlisted.append(record["name"])
         classes = records.label_set(i)
-        if image_labels is None and classes is not None:
-            image_labels = ImageLabels(classes, records.metadata.label_sets[classes])
-        labels.append(image_labels)
-    return with_labels(records, labels, unlisted)
+        if labels is None and classes is not None:
+            labels = ImageLabels(classes, records.metadata.label_sets[classes])
+        all_labels.append(labels)
+    return with_labels(records, all_labels, unlisted)
 
 
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:

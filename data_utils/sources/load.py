@@ -7,13 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.find import find_annotations, holds_masks
-from data_utils.sources.annotations.other_formats import check_formats
-from data_utils.sources.annotations.world_polygons import find_polygons
-from data_utils.sources.bands import as_pictures, choose_bands, find_scenes
+from data_utils.sources.bands import as_pictures, choose_bands
 from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.excluded import leave_out
-from data_utils.sources.folder import NoFolderError, find_splits
+from data_utils.sources.finders import find_in_folder
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
@@ -21,29 +18,14 @@ from data_utils.sources.overlapping import (
     OVERLAPPING,
     as_objects,
     divide_by_channel,
-    find_class_folders,
-    find_overlapping,
 )
-from data_utils.sources.pairs import open_pairs
 from data_utils.sources.placed import with_places
-from data_utils.sources.points.find import (
-    are_annotations,
-    check_task,
-    find_points,
-    lacks_masks,
-    open_splits,
-    other_csv_files,
-)
-from data_utils.sources.points.table import LANDMARKS, PointTable
-from data_utils.sources.records import Records, SplitOpeners, select, select_all
+from data_utils.sources.records import Records, SplitOpeners, select
 from data_utils.sources.shapes import VAL_FIRST, Shapes
-from data_utils.sources.side_by_side import find_side_by_side
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import divide_into_slices
-from data_utils.sources.volumes import DESCRIPTION, find_volume_splits, open_cases, read_description
-from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
 from runtime.redact import PASSWORD
@@ -101,7 +83,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
     is_folder = path.is_dir() and not holds_tables(path)
-    openers = _find_in_folder(path, config) if is_folder else _find_tables(config)
+    openers = find_in_folder(path, _named_splits(config), config) if is_folder else _find_tables(config)
     train_name, val_name = _choose(openers, config)
     train = divide_by_channel(openers[train_name](), config)
     check_flags(config, val_name and f"the validation split {val_name}")
@@ -112,39 +94,6 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     return hold_out(train, config)
 
 
-def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, with the first kind of targets that a folder has.
-
-    Raises NoFolderError, with what is wrong with CSV files that may be meant as points, if there is nothing to read.
-    """
-    named_splits = _named_splits(config)
-    try:
-        points = look_for_points(path, named_splits, config)
-        openers: SplitOpeners = {}
-        if not points:  # points replace masks
-            openers = _find_volumes(path, named_splits, config)
-        return openers or open_folder(path, named_splits, config, points)
-    except NoFolderError as error:
-        openers = find_side_by_side(path, named_splits, config)
-        if openers:
-            return openers
-        check_formats(path)
-        lines = other_csv_files(path)
-        if not lines:
-            raise
-        raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
-
-
-def _find_volumes(path: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder of volumes; empty for other folders."""
-    splits, suffixes = find_volume_splits(path, named_splits, config)
-    openers = find_class_folders(splits, suffixes, config) if _may_overlap(config) else {}
-    if not openers:
-        for name, (images, masks) in splits.items():
-            openers[name] = partial(open_cases, images, masks, suffixes, config)
-    return openers
-
-
 def _find_tables(config: DataConfig) -> SplitOpeners:
     """Split -> a function that opens its records, from tables that `datasets` can read."""
     openers: SplitOpeners = {}
@@ -152,90 +101,6 @@ def _find_tables(config: DataConfig) -> SplitOpeners:
         name = TableName(config.dataset, config.dataset_config, split)
         openers[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     return openers
-
-
-def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
-    """Split -> its points, if they are asked for or the folder has no masks; else empty."""
-    explicit = config.task == LANDMARKS
-    if not explicit and config.task is not None:
-        return {}
-    if not explicit and not lacks_masks(path, named_splits):
-        check_task(path)
-        return {}
-    points = find_points(path, named_splits, explicit=explicit)
-    if explicit and not points and other_csv_files(path):
-        raise DataError(f"--task {config.task}: {listing(other_csv_files(path), separator='; ')}")
-    return points
-
-
-def open_folder(
-    path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
-) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder of images with masks, annotations or points.
-
-    The first of these readings that has files is used:
-
-    1. points that are asked for, points of volumes, or points in files that hold areas in other data sets;
-    2. masks of classes that may overlap;
-    3. polygons in the world, if there are no masks and no points;
-    4. other annotations, if there are no masks; raises DataError if there are points too;
-    5. points;
-    6. masks.
-
-    Splits with unusual names are only those in `named_splits`.
-    """
-    point_openers = open_splits(path, points, config.absent, config.allow_unpaired)
-    are_for_volumes = any(table.axes == 3 for table in points.values())
-    if points and (config.task == LANDMARKS or are_for_volumes or are_annotations(points)):
-        return point_openers
-    if _may_overlap(config):
-        overlapping = find_overlapping(path, named_splits, config)
-        if overlapping:
-            return overlapping
-    has_masks = holds_masks(path, named_splits)
-    if not has_masks and not points:
-        polygons = find_polygons(path, named_splits, config)
-        if polygons:
-            return polygons
-    if config.label_column:
-        raise DataError(
-            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson or .gpkg"
-            " beside its images; leave it out"
-        )
-    annotated = None if has_masks else find_annotations(path, named_splits, config.allow_unpaired)
-    if not has_masks and not points and annotated is None:
-        check_formats(path)
-    if points and annotated is not None:
-        file = next(iter(points.values())).files[0]
-        raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
-    if annotated is not None:
-        return annotated
-    return point_openers or _open_masks(path, named_splits, config)
-
-
-def _may_overlap(config: DataConfig) -> bool:
-    """Whether the task is, or may turn out to be, overlapping classes."""
-    return config.task in (None, OVERLAPPING)
-
-
-def _open_masks(path: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder of images and masks."""
-    openers: SplitOpeners = {}
-    for name, (images, masks) in find_splits(path, named_splits).items():
-        openers[name] = partial(open_images, images, masks, config)
-    return openers
-
-
-def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
-    """Images and masks of one name; an image is a file, or a folder of its bands. nnU-Net names the classes beside."""
-    scenes = find_scenes(images, masks, config)
-    if scenes:
-        return scenes
-    records = open_pairs(images, masks, config)
-    description = masks.parent / DESCRIPTION
-    if masks.name.lower() == "labelstr" and description.exists():
-        return select_all(records, classes=read_description(description).classes)
-    return records
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

@@ -29,7 +29,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
+from data_utils.sources.folder import children, files_by_stem, natural_sort_key
 from data_utils.sources.pairs import Cases, find_masks, find_pictures, pair
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
 from data_utils.sources.volumes import join_channels, read_spacing, volume_file
@@ -261,11 +261,9 @@ def _with_layers(record: Record, layers: ClassLayers) -> Record:
     return {**record, "target": label._replace(layers=layers)}
 
 
-def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, for a folder of pictures with a mask for each class; else empty."""
-    try:
-        splits = find_splits(root, named_splits)
-    except DataError:
+def find_overlapping(splits: Mapping[str, tuple[Path, Path]], config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records, for splits of pictures with a mask for each class; else empty."""
+    if not splits:
         return {}
     openers = find_class_folders(splits, IMAGE_SUFFIXES, config)
     if openers:

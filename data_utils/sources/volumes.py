@@ -1,7 +1,7 @@
 """Folders of volumes -> cases: the layouts of the Medical Segmentation Decathlon, of nnU-Net, images/ beside masks/."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem, find_splits
+from data_utils.sources.folder import children, files_by_stem
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import Metadata, Records
 from data_utils.sources.spelling import composed
@@ -48,19 +48,19 @@ def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
     return VolumeFile(paths, spacing if holds_no_spacing else None)
 
 
-def find_volume_splits(
-    root: Path, named_splits: Sequence[str], config: DataConfig
-) -> tuple[dict[str, tuple[Path, Path]], tuple[str, ...]]:
-    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none."""
+def find_volumes(
+    root: Path, splits: Mapping[str, tuple[Path, Path]], config: DataConfig
+) -> tuple[Mapping[str, tuple[Path, Path]], tuple[str, ...]]:
+    """The splits of a folder, if they hold volumes, else none; and how the names of volumes end."""
     folders = children(root)
     suffixes = volume_suffixes(root, config)
     if {"imagestr", "labelstr"} <= folders.keys():
         pictures = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in STACK_SUFFIXES)
         if _holds(folders["imagestr"], pictures) and not _holds(folders["imagestr"], suffixes):
             return {}, suffixes
-        return find_splits(root, named_splits), suffixes
+        return splits, suffixes
     if any(_holds(folder, suffixes) for folder in folders.values()):
-        return find_splits(root, named_splits), suffixes
+        return splits, suffixes
     return {}, suffixes
 
 

@@ -12,6 +12,7 @@ from rasterio import Affine
 from support.folders import write_folder, write_splits
 from support.launches import launch
 from support.rasters import NORTH_UP, scene, write_raster
+from support.volumes import write_msd
 
 from data_utils import pack as pack_module
 from data_utils.config import DataConfig
@@ -171,3 +172,9 @@ def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path, split
     with pytest.raises(DataError, match="shards cannot say which classes an image is labeled for"):
         run_pack(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_volumes_make_no_shards(tmp_path):
+    folder = write_msd(tmp_path / "data", 2)
+    with pytest.raises(DataError, match=f"^{folder} holds volumes, and shards hold images"):
+        run_pack(folder, tmp_path / "out")

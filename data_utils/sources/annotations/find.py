@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
 from data_utils.sources.folder import files_by_stem, find_splits
@@ -20,10 +21,11 @@ FORMATS = {
     "one mask for each object": (one_object_masks.find, one_object_masks.load),
 }
 ANNOTATION_SUFFIXES = (".json", ".txt", ".xml")
+MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
-def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners | None:
-    """Split -> a function that opens its records; None if nothing is recognized.
+def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners:
+    """Split -> a function that opens its records; empty if nothing is recognized.
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
@@ -33,7 +35,7 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
         if splits:
             splits_by_format[name] = splits
     if not splits_by_format:
-        return None
+        return {}
     if len(splits_by_format) > 1:
         examples: list[str] = []
         for name, splits in splits_by_format.items():
@@ -46,24 +48,27 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
     return load(root, splits, allow_unpaired)
 
 
-def holds_masks(root: Path, named_splits: Sequence[str], suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
-    """Whether `root` is a folder of images and masks, which are pictures or files with these endings."""
+def holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
+    """Whether `root` is a folder of images and masks."""
     try:
         folders = find_splits(root, named_splits)
     except DataError:
         return False
-    return any(_are_masks(images, masks, suffixes) for images, masks in folders.values())
+    return any(are_masks(images, masks) for images, masks in folders.values())
 
 
-def _are_masks(images: Path, masks: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether a folder holds masks; pictures beside files of annotations are masks if one has the name of an image."""
-    if not holds_pictures(masks, suffixes):
+def are_masks(images: Path, masks: Path) -> bool:
+    """Whether a folder holds masks, of images or of volumes.
+
+    Pictures beside files of annotations are masks if one has the name of an image.
+    """
+    if not holds_pictures(masks, MASK_SUFFIXES):
         return False
     if not any(is_visible_file(path.name, ANNOTATION_SUFFIXES) for path in masks.iterdir()):
         return True
     try:
-        image_files = files_by_stem(images, "images", suffixes)
-        mask_files, _ = find_masks(masks, image_files, None, suffixes)
+        image_files = files_by_stem(images, "images", MASK_SUFFIXES)
+        mask_files, _ = find_masks(masks, image_files, None, MASK_SUFFIXES)
     except DataError:  # it is raised again when they are read
         return True
     return not image_files.keys().isdisjoint(mask_files)

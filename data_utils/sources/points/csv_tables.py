@@ -9,6 +9,7 @@ deeplabcut  three rows of headings, scorer, bodyparts and coords, then a row for
 import io
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ LANDMARK_TITLES = ("landmark", "landmark_name", "point", "keypoint", "bodypart",
 STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
+BOXES = ({"x", "y", "w", "h"}, {"xmin", "ymin", "xmax", "ymax"})  # titles that boxes alone have
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
 MISSING_VALUES = {"", "nan", "na", "n/a", "none", "null"}
 DIALECTS = ",;\t"
@@ -183,32 +185,17 @@ def _are_boxes(rows: Rows) -> bool:
     """Whether a table lists boxes for detection: corners or sides that look like the coordinates of points."""
     (_, first_row), *others = rows
     titles = [re.sub(r"[\W_]", "", title.lower()) for title in first_row]
-    if {"x", "y", "w", "h"} <= set(titles) or {"xmin", "ymin", "xmax", "ymax"} <= set(titles):
+    names = set(titles)
+    if any(box <= names for box in BOXES) or any(title.startswith("bbox") for title in titles):
         return True
-    if {"xcenter", "ycenter"} <= set(titles) and {"width", "height", "w", "h"} & set(titles):
+    if {"xcenter", "ycenter"} <= names and {"width", "height", "w", "h"} & names:
         return True
-    if any(title.startswith("bbox") for title in titles):
-        return True
-
-    def numbers(*names: str) -> np.ndarray:
-        """(n, 4), the cells of four columns; empty unless all are there and hold numbers."""
-        try:
-            columns = [titles.index(name) for name in names]
-            cells: list[str] = []
-            for _, row in others:
-                cells += [row[column] for column in columns]
-            return np.array(cells, np.float64).reshape(-1, 4)
-        except (ValueError, IndexError):
-            return np.zeros((0, 4))
-
-    sides = numbers("x", "y", "width", "height")
-    if (sides[:, :2] > sides[:, 2:]).any():  # a point lies inside of its image
-        return True
-    corners = numbers("x1", "y1", "x2", "y2")
-    images = [row[0] for _, row in others]
-    has_class = not CLASS_TITLES.isdisjoint(titles) or len(set(images)) < len(images)
-    are_two = len(corners) > 0 and "x3" not in titles
-    return are_two and has_class and bool((corners[:, :2] < corners[:, 2:]).all())
+    if {"x1", "y1", "x2", "y2"} <= names:
+        return "x3" not in names and not CLASS_TITLES.isdisjoint(names)
+    with suppress(ValueError, IndexError):  # there are no such columns, or cells are no numbers
+        x, width = titles.index("x"), titles.index("width")
+        return any(float(row[x]) > float(row[width]) for _, row in others)  # a point lies inside of its image
+    return False
 
 
 def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mapping[str, int], location: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.layout import describe_missing, find_file
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
@@ -27,7 +26,6 @@ from runtime.errors import DataError
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
 MORE_IMAGE_FOLDERS = ("imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
-MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
 
 
@@ -54,9 +52,9 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     return {split: table.with_names(names) for split, table in splits.items()}
 
 
-def are_annotations(points: dict[str, PointTable]) -> bool:
-    """Whether points lie in files that hold areas in other data sets."""
-    return any(table.layout in ANNOTATIONS for table in points.values())
+def is_read_first(points: dict[str, PointTable]) -> bool:
+    """Whether points are of volumes, or lie in files that hold areas in other data sets."""
+    return any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
 
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
@@ -194,11 +192,6 @@ def _find_image(image: str, folders: Sequence[str]) -> str | None:
         if path is not None:
             return path
     return None
-
-
-def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
-    """Whether a folder has no folder of masks, of images or volumes."""
-    return "labelstr" not in children(root) and not holds_masks(root, named_splits, MASK_SUFFIXES)
 
 
 def check_task(root: Path) -> None:

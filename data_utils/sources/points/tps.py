@@ -11,7 +11,8 @@ are left out. Predictions are written in `COMMENT=`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from data_utils.point_states import PRESENT, UNKNOWN
@@ -31,11 +32,10 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError
 
 MISSING_VALUES = ("na", "nan")
+FIRST_LINE = re.compile(r"LM\s*=", re.IGNORECASE)
 NOWHERE = "-1 -1"  # coordinates of an unknown point
-MOST_POINTS = 10_000  # a damaged file may claim that an image has any number
 SEPARATOR = "; "  # between the predictions of points in a comment
 MISSING = Point(UNKNOWN, (), Certainty(0, 0))  # the prediction of a number without a point
-Lines = Iterator[tuple[int, str]]
 
 
 def read(file: Path) -> PointTable:
@@ -46,68 +46,49 @@ def read(file: Path) -> PointTable:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:  # older programs write names in the code page of their machine
         text = content.decode("latin-1")
-    entries: dict[str, ImagePoints] = {}
-    for points, fields, location in _specimens(text, file):
-        image = fields.get("IMAGE") or fields.get("ID")
-        if not image:
-            raise DataError(f"{location}: its points have no IMAGE= and no ID=; is the file cut off?")
-        points = _predictions(fields.get("COMMENT", ""), len(points), location) or points
-        entry = entries.setdefault(image, ImagePoints(str(file), image))
-        for index, point in enumerate(points, 1):
-            entry.add(str(index), *point)
-    if not entries:
+    lines = [(number, line.strip()) for number, line in enumerate(text_lines(text), 1) if line.strip()]
+    starts = [index for index, (_, line) in enumerate(lines) if FIRST_LINE.match(line)]
+    if not starts:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
+    entries: dict[str, ImagePoints] = {}
+    for start, end in pairwise([*starts, len(lines)]):
+        number, _ = lines[start]
+        _add_specimen(entries, [line for _, line in lines[start:end]], file, f"{file}, line {number}")
     return PointTable("tps", 2, list(entries.values()), PIXELS_UPWARD)
 
 
-def _specimens(text: str, file: Path) -> Iterator[tuple[list[Point], dict[str, str], str]]:
-    """The points of each image in a file, its other fields, and the line that it begins in."""
-    lines: Lines = iter([(index, line) for index, line in enumerate(text_lines(text), 1) if line.strip()])
-    points: list[Point] | None = None
+def _add_specimen(entries: dict[str, ImagePoints], lines: Sequence[str], file: Path, location: str) -> None:
+    """Add the points of an image: how many there are, a line for each, and fields, between which curves may stand."""
+    count = lines[0].partition("=")[2].strip()
+    rows = list(takewhile(lambda line: "=" not in line, lines[1:]))
+    if count != str(len(rows)):
+        raise DataError(
+            f"{location}: {count[:40]!r} points are to follow, but there are {len(rows)}; is the file cut off?"
+        )
     fields: dict[str, str] = {}
-    start = ""
-    for index, line in lines:
-        title, _, value = (part.strip() for part in line.partition("="))
-        field_name = title.upper()
-        location = f"{file}, line {index}"
-        if field_name == "LM3":
-            raise DataError(f"{location}: LM3= lists points of volumes, and TPS is read for images only")
-        if field_name == "LM":
-            if points is not None:
-                yield points, fields, start
-            start = location
-            fields = {}
-            points = [_point(row, point_location) for row, point_location in _next_lines(lines, value, location)]
-        elif field_name == "POINTS":  # a curve has points too
-            list(_next_lines(lines, value, location))
-        elif value:
-            fields.setdefault(field_name, value)
-    if points is not None:
-        yield points, fields, start
+    for line in lines[len(rows) + 1 :]:
+        title, _, value = line.partition("=")
+        if value.strip():
+            fields.setdefault(title.strip().upper(), value.strip())
+    image = fields.get("IMAGE") or fields.get("ID")
+    if not image:
+        raise DataError(f"{location}: its points have no IMAGE= and no ID=; is the file cut off?")
+    points = [_point(row, f"{location}: point {index}") for index, row in enumerate(rows, 1)]
+    points = _predictions(fields.get("COMMENT", ""), len(points), location) or points
+    entry = entries.setdefault(image, ImagePoints(str(file), image))
+    for index, point in enumerate(points, 1):
+        entry.add(str(index), *point)
 
 
-def _next_lines(lines: Lines, count: str, location: str) -> Iterator[tuple[str, str]]:
-    """The next lines, as many as `count` says, each with its place for error messages."""
-    if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
-        raise DataError(f"{location}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
-    for index in range(int(count)):
-        _, line = next(lines, (0, ""))
-        if not line or "=" in line:
-            raise DataError(f"{location}: {count} points are to follow, but there are {index}; is the file cut off?")
-        yield line, f"{location}: point {index + 1}"
-
-
-def _point(line: str, location: str) -> Point:
+def _point(row: str, location: str) -> Point:
     """The state and position of a point."""
-    cells = line.split()
+    cells = row.split()
     if len(cells) != 2:
         raise DataError(f"{location}: has {len(cells)} coordinates, expected x and y")
     if any(cell.lower() in MISSING_VALUES for cell in cells):
         return Point(UNKNOWN)
     position = tuple(number(cell, location) for cell in cells)
-    if min(position) < 0:
-        return Point(UNKNOWN)
-    return Point(PRESENT, position)
+    return Point(UNKNOWN) if min(position) < 0 else Point(PRESENT, position)
 
 
 def _predictions(comment: str, count: int, location: str) -> list[Point]:

@@ -11,7 +11,7 @@ from support.partly_labeled import CLASSES, banded_info, labels_by_name, write_b
 from support.volumes import write_msd
 
 from data_utils.config import DataConfig
-from data_utils.sources.label_files import ImageLabels, LabelFiles, Table, read_label_files, read_table, with_labels
+from data_utils.sources.label_files import ImageLabels, Table, read_label_files, read_table, with_labels
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 
@@ -124,11 +124,11 @@ def test_labels_have_a_key_of_all_they_are(three_records):
 def test_a_rule_of_a_site_lies_in_a_folder_of_its_name_up_to_the_root(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "classes.txt").write_text("car")
-    files = LabelFiles(tmp_path, reads_rules=True)
-    images = tmp_path / "train" / "images"
-    labels = files.find(f"{images}/site/day/a.png", "site/day/a.png")
-    assert labels == ImageLabels(("car",), str(tmp_path / "site" / "classes.txt"))
-    assert files.find(f"{images}/other/a.png", "other/a.png") is None
+    write_bands(tmp_path / "train", ["site/day/a", "other/a"])
+    write_bands(tmp_path / "val", ["b"])
+    train, _ = load_records(DataConfig(str(tmp_path)))
+    assert [train.label_set(i) for i in range(2)] == [None, ("car",)]
+    assert train.metadata.label_sets == {("car",): str(tmp_path / "site" / "classes.txt")}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_list_of_all_names_where_all_images_lie_is_no_rule(ruled_sites, folder
 @pytest.fixture(scope="module")
 def pages_and_files():
     """A table whose rows speak of images, and of pages of files."""
-    table = Table(Path("/data/classes.csv"), {})
+    table = Table(Path("/data/classes.csv"), {}, {})
     keys = ("a", "left/b", "stack_0002", "right/stack_0003", "images/s/t_0004", "deck_0001", "deck")
     for line, key in enumerate(keys, start=2):
         table.rows[key] = ImageLabels((), f"line {line}")
@@ -225,12 +225,12 @@ def test_a_table_lists_classes_in_one_column_or_in_one_for_each(tmp_path, text):
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
-    "no classes": (b"image\na.png\n", "its first line is 'image' alone"),
+    "no classes": (b"image\na.png\n", "its first line is 'image', expected image,classes"),
     "no rows": (b"image,classes\n", "names no image"),
     "no name": (b"image,classes\n,car\n", "line 2 names no image"),
     "twice": (b"image,classes\na.png,car\n\na,dog\n", "line 2 and line 4 both speak of 'a'"),
-    "a column twice": (b"image,car,car\na,1,1\n", "are called 'car'"),
-    "a column without name": (b"image,,car\na,1,1\n", "are called ''"),
+    "a column twice": (b"image,car,car\na,1,1\n", "its first line is 'image,car,car'"),
+    "a column without name": (b"image,,car\na,1,1\n", "its first line is 'image,,car'"),
     "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),
     "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),
     "no image": (b"image,classes\na,car\nimg_b.png,car\n", "names images that are not there: line 3: 'img_b'"),

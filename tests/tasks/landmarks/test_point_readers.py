@@ -11,8 +11,9 @@ from support.rasters import feature, square, write_geojson
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.load import load_records
-from data_utils.sources.points.find import find_points, lacks_masks, open_splits, read_truth
+from data_utils.sources.points.find import find_points, open_splits, read_truth
 from runtime.errors import DataError
 
 
@@ -123,7 +124,7 @@ def test_masks_of_any_split_count_where_it_is_usual_or_named(tmp_path, split, fi
         (tmp_path / name / "masks").mkdir()
     for name in files_of_split:
         (tmp_path / split / "masks" / name).write_bytes(b"a mask of one split")
-    assert lacks_masks(tmp_path, splits) is is_without
+    assert holds_masks(tmp_path, splits) is not is_without
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):

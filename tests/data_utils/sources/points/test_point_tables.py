@@ -415,7 +415,6 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
         ("file,px,py\na.png,1,2\n", "points.csv: its columns are 'file, px, py', points have image,landmark,x,y"),
         ("image,left_x,top_y\na.png,1,2\n", "points.csv: its columns are 'image, left_x, top_y'"),
         ("path,x1,y1,x2,y2,class\na.png,1,2,5,9,car\n", "points.csv lists boxes, which are for detection"),
-        ("image,x1,y1,x2,y2\na.png,1,2,5,9\na.png,4,2,5,9\n", "points.csv lists boxes"),
         ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,label,x,y,width,height\na.png,car,9,2,5,9\na.png,cat,9,2,5,9\n", "points.csv lists boxes"),
         ("filename,width,height,class,xmin,ymin,xmax,ymax\na.png,9,9,car,1,2,5,9\n", "points.csv lists boxes"),

@@ -23,17 +23,15 @@ OwnTask = TypeVar("OwnTask", bound=Task)
 class Decoder(ABC, Generic[OwnTask]):
     """Reads predictions from logits. It keeps no state, so that one decoder serves many images.
 
-    `decode` reads the answer of each pixel from the logits of some rows. If the answers of all pixels are not yet the
-    prediction, `finish` makes it of them; `finish_on_device` does the same for evaluations.
+    `decode` keeps what is needed of the logits of some rows. If that of all rows is not yet the prediction, `finish`
+    makes it of them; `finish_on_device` does the same for evaluations.
 
     Attributes:
-        dtype: NumPy's name of the type of the answers.
         at_image_size: whether logits are resized to the image's own size before they are read; else they stay at
             the size of the network's input.
         reading: how another program reads the prediction from the logits, in words.
     """
 
-    dtype = "uint8"
     reading = ""
     at_image_size = True
 
@@ -42,10 +40,13 @@ class Decoder(ABC, Generic[OwnTask]):
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device."""
+        """What is kept of logits whose axis `dim` holds the outputs: mostly an answer for each pixel, without that axis.
+
+        It is in the type of the prediction, and on the device of the logits.
+        """
 
     def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
-        """The prediction of an image or volume from the answers of all of its pixels, and its objects."""
+        """The prediction of an image or volume from all that was kept of it, and its objects."""
         return answers, ()
 
     def finish_on_device(self, answers: Tensor) -> Tensor:
@@ -81,10 +82,6 @@ class Decoder(ABC, Generic[OwnTask]):
         """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_from_probabilities(mean, dim)
-
-    def answers(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The result of `decode` in its own type."""
-        return self.decode(logits, dim).to(getattr(torch, self.dtype))
 
 
 def decode_strips(
@@ -123,7 +120,7 @@ def decode_strips(
 
 def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """The fields of `Decoded` for a strip of logits. The host waits once for all of them."""
-    tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.answers(logits)}
+    tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.decode(logits)}
     if "probabilities" in wanted:
         tensors["probabilities"] = decoder.probabilities(logits)
     if "uncertainty" in wanted:

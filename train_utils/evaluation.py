@@ -139,7 +139,7 @@ def read_strips(
         counts = task.reliability(logits, target.strip(top, bottom))
         if counts is not None:
             reliability += counts
-        answers.append(decoder.answers(logits, dim=1))
+        answers.append(decoder.decode(logits, dim=1))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
     finished = task.finish(sums)

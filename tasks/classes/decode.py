@@ -15,7 +15,7 @@ class ClassDecoder(Decoder):
     reading = "the class of a pixel is the index of its largest logit"
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return most_likely(logits, dim)
+        return most_likely(logits, dim).to(torch.uint8)
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return logits.softmax(dim)

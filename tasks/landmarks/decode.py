@@ -53,7 +53,6 @@ class LandmarkDecoder(Decoder[Landmarks]):
     image lacked; confidence is the share of the map's weight that lies around the position.
     """
 
-    dtype = "float64"
     reading = (
         "a map for each point, whose largest logit marks the position; the softmax over the map and one more logit,"
         " `nowhere` of the task in the config, says how likely the point is in the image, where it is none of the"
@@ -62,11 +61,9 @@ class LandmarkDecoder(Decoder[Landmarks]):
     )
     at_image_size = False
 
-    def answers(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return full_precision(logits)
-
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        raise NotImplementedError("a landmark is read from its whole map, by `read_maps`")
+        """The maps themselves: a landmark is read from its whole map."""
+        return full_precision(logits)
 
     def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
         maps_at_once = max(1, MAP_BYTES // answers[0].nbytes)

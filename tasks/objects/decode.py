@@ -19,7 +19,6 @@ from tasks.task import Task
 class ObjectDecoder(Decoder[Objects]):
     """Labels of objects, as `pack_labels` makes them; they are found in the answers of all pixels."""
 
-    dtype = "int32"
     reading = (
         "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
         " its border to 1, and predict.py grows each object from a peak of it"

@@ -9,7 +9,6 @@ from tasks.decoder import Decoder
 class OverlapDecoder(Decoder):
     """A bit for each class whose sigmoid is above one half; the probability of each is its sigmoid."""
 
-    dtype = "int32"
     reading = "a pixel has each class whose logit is above 0"
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:

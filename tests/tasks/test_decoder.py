@@ -37,8 +37,7 @@ def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
     assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1
 
 
-MASK_TASKS = [Classes(NAMES), SIDED, Objects()]
-ALL_TASKS = [*MASK_TASKS, Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
+ALL_TASKS = [Classes(NAMES), SIDED, Objects(), Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_views_of_a_batch_are_mirrored_back_as_those_of_each_image(task, two_ima
     torch.testing.assert_close(mirror_back(task, logits[None], dim=1)[0], mirror_back(task, logits))
 
 
-@pytest.mark.parametrize("task", MASK_TASKS)
+@pytest.mark.parametrize("task", ALL_TASKS)
 def test_a_batch_is_decoded_as_each_image(task, two_images):
     decoder = new_decoder(task)
     logits, _ = two_images
@@ -133,7 +132,7 @@ def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
     logits, _ = two_images
     labels = decode_strips(decoder, [logits], (4, 5), "a").labels
     assert labels.dtype == dtype
-    assert (decoder.finish_on_device(decoder.answers(logits[None], dim=1))[0].numpy() == labels).all()
+    assert (decoder.finish_on_device(decoder.decode(logits[None], dim=1))[0].numpy() == labels).all()
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)

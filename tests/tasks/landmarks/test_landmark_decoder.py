@@ -22,7 +22,7 @@ from tasks.landmarks.loss import Landmarks
 def read(maps: torch.Tensor, task: Landmarks = THREE) -> torch.Tensor:
     """The prediction (K, n + 2) of maps (1, K, *size)."""
     decoder = LandmarkDecoder(task)
-    return decoder.finish_on_device(decoder.answers(maps, dim=1))[0]
+    return decoder.finish_on_device(decoder.decode(maps, dim=1))[0]
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])

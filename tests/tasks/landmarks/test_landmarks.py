@@ -170,7 +170,7 @@ def test_the_gradient_moves_a_map_to_its_point():
         loss(logits, targets, loss.counts(targets)).backward()
         optimizer.step()
     decoder = LandmarkDecoder(THREE)
-    answer = decoder.finish_on_device(decoder.answers(logits.detach(), dim=1))[0]
+    answer = decoder.finish_on_device(decoder.decode(logits.detach(), dim=1))[0]
     places = answer[:2, :2] * torch.tensor(size) - 0.5
     assert (places - points[0, :2]).abs().max() < 0.05
     assert answer[:2, 2].min() > 0.9

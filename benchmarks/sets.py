@@ -5,29 +5,37 @@ DATA/isbi2012        ISBI 2012: `images` and `masks`; the first 24 slices train,
 DATA/people          photographs of people, a checkout of https://github.com/VikramShenoy97/Human-Segmentation-Dataset
 DATA/pavement        cracks in pavement, a checkout of https://github.com/cuilimeng/CrackForest-dataset
 
-Of people and pavement every fifth image validates. Cracks are drawn; `shapes` are train.py's own.
+DATA/hippocampus     task 4 of the Medical Segmentation Decathlon: `imagesTr` and `labelsTr`
+
+Of people, pavement and hippocampus every fifth one validates. Cracks are drawn; `shapes` are train.py's own. Others are
+made of these: `grey-cracks`; `camvid-small`, pictures of 72 x 96; `neurites`, the cells of ISBI 2012 as numbered
+objects; `slices`, three of each hippocampus at twice its size; `overlapping`, the whole and the front of it in these.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
+from scipy import ndimage
 from scipy.io import loadmat
 
-SETS = {  # the flags that the plan chooses in a short run
-    "camvid": ["--ignore-index", "11", "--scale", "0.33"],
-    "isbi": ["--classes", "0=membrane,255=cell", "--scale", "0.5"],
-    "cracks": ["--crop-size", "192", "192"],
-    "shapes": [],
-    "people": ["--scale", "0.25"],
-    "pavement": ["--scale", "0.75", "--crop-size", "192", "192"],
+SOURCES = {  # folders of DATA
+    "camvid": "camvid",
+    "camvid-small": "camvid",
+    "isbi": "isbi2012",
+    "neurites": "isbi2012",
+    "people": "people",
+    "pavement": "pavement",
+    "slices": "hippocampus",
+    "overlapping": "hippocampus",
 }
-SOURCES = {"camvid": "camvid", "isbi": "isbi2012", "people": "people", "pavement": "pavement"}  # folders of DATA
 TRAINING_SLICES = 24  # of ISBI's 30
 CRACK = 2  # in CrackForest's ground truth
+SMALLEST_NEURITE = 30  # pixels
+SLICES = {"train": (-4, 0, 4), "val": (-2, 2)}  # beside the slice with the largest hippocampus
 
 
 def prepare(data: Path, results: Path, names: Iterable[str]) -> dict[str, Path]:
@@ -50,6 +58,58 @@ def link_slices(data: Path, folder: Path) -> None:
         for number, file in enumerate(sorted((data / "isbi2012" / kind).iterdir())):
             part = "train" if number < TRAINING_SLICES else "val"
             (folder / part / kind / file.name).symlink_to(file.resolve())
+
+
+def write_neurites(data: Path, folder: Path) -> None:
+    link_slices(data, folder)
+    for mask in sorted(folder.glob("*/masks/*")):
+        cells, _ = ndimage.label(np.asarray(Image.open(mask)) > 0)
+        cells[np.bincount(cells.ravel())[cells] < SMALLEST_NEURITE] = 0
+        numbers = np.searchsorted(np.unique(cells), cells)
+        mask.unlink()
+        Image.fromarray(numbers.astype(np.uint16)).save(mask)
+
+
+def write_small_camvid(data: Path, folder: Path) -> None:
+    """Every second image for training, every third for validation."""
+    for part, step in (("train", 2), ("val", 3)):
+        for image in sorted((data / "camvid" / part / "images").iterdir())[::step]:
+            mask = data / "camvid" / part / "masks" / f"{image.stem}.png"
+            for kind, file, filter in (("images", image, Image.BOX), ("masks", mask, Image.NEAREST)):
+                Image.open(file).resize((96, 72), filter).save(folder / part / kind / f"{image.stem}.png")
+
+
+def write_slices(data: Path, folder: Path) -> None:
+    for part, name, image, mask in hippocampus_slices(data):
+        image.save(folder / part / "images" / name)
+        Image.fromarray(mask).save(folder / part / "masks" / name)
+
+
+def write_overlapping(data: Path, folder: Path) -> None:
+    for part, name, image, mask in hippocampus_slices(data):
+        image.save(folder / part / "images" / name)
+        for organ, is_inside in (("whole", mask > 0), ("front", mask == 1)):
+            (folder / part / "masks" / organ).mkdir(exist_ok=True)
+            Image.fromarray(255 * is_inside.astype(np.uint8)).save(folder / part / "masks" / organ / name)
+
+
+def hippocampus_slices(data: Path) -> Iterator[tuple[str, str, Image.Image, np.ndarray]]:
+    """The part, the name, the picture of 8 bits and the mask (0, 1, 2) of sagittal slices, at twice their size."""
+    import nibabel
+
+    for number, file in enumerate(sorted((data / "hippocampus" / "imagesTr").glob("*.nii.gz"))):
+        voxels = np.asarray(nibabel.load(file).dataobj, np.float32)
+        labels = np.asarray(nibabel.load(data / "hippocampus" / "labelsTr" / file.name).dataobj).astype(np.uint8)
+        brightness = (255 * voxels / np.percentile(voxels, 99.5)).clip(0, 255).astype(np.uint8)
+        largest = int((labels > 0).sum((1, 2)).argmax())
+        for offset in SLICES[part_of(number)]:
+            x = largest + offset
+            if not 0 <= x < len(labels) or (labels[x] > 0).sum() < 20:
+                continue
+            picture = Image.fromarray(brightness[x].T[::-1])
+            size = 2 * picture.width, 2 * picture.height
+            mask = labels[x].T[::-1].repeat(2, 0).repeat(2, 1)
+            yield part_of(number), f"{file.name.split('.')[0]}_{x:02}.png", picture.resize(size, Image.BICUBIC), mask
 
 
 def link_people(data: Path, folder: Path) -> None:
@@ -78,6 +138,12 @@ def write_cracks(_: Path, folder: Path) -> None:
             pictures = draw_cracks(np.random.default_rng([1, first + number]))
             for kind, picture in zip(("images", "masks"), pictures, strict=True):
                 picture.save(folder / part / kind / f"{number}.png")
+
+
+def write_grey_cracks(data: Path, folder: Path) -> None:
+    write_cracks(data, folder)
+    for file in sorted(folder.glob("*/images/*")):
+        Image.open(file).convert("L").save(file)
 
 
 def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
@@ -111,4 +177,9 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "people": link_people,
     "pavement": write_pavement,
     "cracks": write_cracks,
+    "grey-cracks": write_grey_cracks,
+    "camvid-small": write_small_camvid,
+    "neurites": write_neurites,
+    "slices": write_slices,
+    "overlapping": write_overlapping,
 }

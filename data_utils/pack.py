@@ -106,7 +106,7 @@ def _stored_picture(source: ImageSource, name: str) -> dict:
         content = path.read_bytes()
     else:
         with image_errors(name):
-            content = page_as_file(path, file.page)
+            content = page_as_file(path, file.page, file.more_channels)
     return {"bytes": content, "path": str(Path(name).with_suffix(path.suffix))}
 
 

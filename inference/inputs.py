@@ -12,7 +12,7 @@ from typing import NamedTuple
 from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.reader import read_header
-from data_utils.image_io.tiff import is_tiff, tiff_pages
+from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
@@ -189,13 +189,15 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     if rules.bands:
         bands = BandSource(tuple(map(str, files)), tuple(rules.bands))
     pages = _page_sizes(files, bands)
+    channels = _channels(first, rules.channels) if len(pages) > 1 else {}
+    pages = [page for page in pages if not channels or page[0] in channels]
     if not pages:
         job = Job(image=first, size=None, output=output / key.stem, root=output, stored=bands)
         return InputPages(key.stem, [job], [key.stem])
     page_stems = _page_stems(key.stem, len(pages))
     jobs = []
     for (page, size), stem in zip(pages, page_stems, strict=True):
-        stored = _page_source(first, page, bands, rules)
+        stored = channels.get(page) or _page_source(first, page, bands, rules)
         job = Job(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
         if rules.keeps_place:
             grid = read_grid(str(first), page)
@@ -203,6 +205,15 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
                 job = replace(job, place=grid.place)
         jobs.append(job)
     return InputPages(key.stem, jobs, page_stems)
+
+
+def _channels(file: Path, count: int) -> dict[int, PageFile]:
+    """First page -> image, of a TIFF whose pages are the channels of images, as many as the model takes; else empty."""
+    images: dict[int, PageFile] = {}
+    if count > 1 and is_tiff(file):
+        for first, *others in channel_pages(file):
+            images[first] = PageFile(str(file), first, more_channels=tuple(others))
+    return images if all(len(image.more_channels) == count - 1 for image in images.values()) else {}
 
 
 def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PageFile | None:

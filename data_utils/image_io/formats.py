@@ -106,11 +106,13 @@ class PageFile(NamedTuple):
         path: its path, or its bytes.
         page: None for the page that the caller asks for.
         reads_place: whether a TIFF may have a place in the world; else it is a picture, whatever its tags say.
+        more_channels: further pages, if each page is a channel of one image.
     """
 
     path: str | Path | bytes
     page: int | None = None
     reads_place: bool = True
+    more_channels: tuple[int, ...] = ()
 
 
 class PointSource(NamedTuple):

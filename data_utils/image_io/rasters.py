@@ -17,6 +17,7 @@ from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
 from data_utils.image_io.tiff import (
     ALPHA_SAMPLES,
+    MINISBLACK,
     check_segments,
     has_plain_pixels,
     is_tiff,
@@ -155,11 +156,15 @@ class Raster(WindowedImage):
 def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
     """The raster of a file, open as long as `stack` is; None for a file that is read as a picture.
 
-    A TIFF is a raster if it has a place that is read, or if Pillow does not read it right.
+    A TIFF is a raster if it has a place that is read, if Pillow does not read it right, or if its pages are channels.
     """
     if not is_tiff(file.path):
         return None
     path = file.path if isinstance(file.path, bytes) else Path(file.path)
+    if file.more_channels:
+        pages = (file.page or 0, *file.more_channels)
+        channels = [_open_file(path, page, stack, is_chosen=True) for page in pages]
+        return Raster(_visible_bands([channel for channel in channels if channel is not None]))
     raster = _open_file(path, file.page or 0, stack, is_chosen=False, reads_place=file.reads_place)
     if raster is None:
         return None
@@ -199,11 +204,20 @@ def open_bands(source: BandSource, stack: ExitStack) -> Raster:
     return Raster(_visible_bands(files))
 
 
-def page_as_file(path: Path, number: int) -> bytes:
-    """A page of a TIFF as a file of its own, with all its samples, its place and its value without data."""
+def page_as_file(path: Path, number: int, more_channels: Sequence[int] = ()) -> bytes:
+    """A page of a TIFF as a file of its own, with all its samples, its place and its value without data.
+
+    Args:
+        more_channels: further pages, whose samples belong to the same image.
+    """
     check_regular(path)
     content = BytesIO()
     with ExitStack() as stack:
+        if more_channels:
+            image = open_raster(PageFile(path, number, more_channels=tuple(more_channels)), str(path), stack)
+            assert image is not None
+            tifffile.imwrite(content, image.pixels(), photometric=MINISBLACK, planarconfig="contig", compression="zlib")
+            return content.getvalue()
         page = open_page(stack.enter_context(tifffile.TiffFile(path)), number)
         if not _has_bands(page):  # Pillow keeps palettes and turned pictures
             with open_picture(path) as picture:

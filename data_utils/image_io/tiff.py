@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -67,6 +68,20 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
     with image_errors(str(path)), _open_file(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
+
+
+def channel_pages(path: Path) -> list[tuple[int, ...]]:
+    """The pages of the channels of each image, where the axes that ImageJ or OME have stored say so; else empty."""
+    with image_errors(str(path)), _open_file(path) as tiff:
+        if not tiff.is_imagej and not tiff.is_ome:
+            return []
+        numbers = [number for number, _ in _full_pages(tiff)]
+        axes, _, _ = tiff.series[0].axes.partition("Y")
+        sizes = tiff.series[0].shape[: len(axes)]
+        if "C" not in axes or math.prod(sizes) != len(numbers):
+            return []
+        by_image = np.moveaxis(np.reshape(numbers, sizes), axes.index("C"), -1)
+        return [tuple(pages) for pages in by_image.reshape(-1, by_image.shape[-1]).tolist()]
 
 
 def stored_voxel_size(path: Path) -> str:

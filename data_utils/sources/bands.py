@@ -52,7 +52,7 @@ def as_picture(source: ImageSource) -> ImageSource:
         return PageFile(content, reads_place=False)
     file = page_file(source)
     if file is not None and is_tiff(file.path):
-        return PageFile(str(file.path), file.page, reads_place=False)
+        return file._replace(path=str(file.path), reads_place=False)
     return source
 
 

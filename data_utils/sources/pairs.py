@@ -12,7 +12,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
-from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources, first_files
 from data_utils.sources.folder import detect_suffix, files_by_stem, natural_sort_key
 from data_utils.sources.records import Metadata, Parts, Record, Records, divide
@@ -21,6 +21,7 @@ from runtime.console import counted, listing
 from runtime.errors import DataError, ImageError
 
 NAMES_IN_MESSAGE = 5  # files that a message names
+PAGE_COLUMNS = 3  # numbers of a part that is one page of each file
 FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
 
 
@@ -170,7 +171,7 @@ def pair_pages(
 ) -> Records:
     """The records of `pair` for pictures, those of all pages where files have several."""
     records = pair(folders, cases, metadata, allow_unpaired, hint=hint)
-    files = chain(cases.images.values(), cases.masks.values())
+    files = chain.from_iterable(map(_as_files, (*cases.images.values(), *cases.masks.values())))
     return _with_all_pages(records) if any(map(is_tiff, files)) else records
 
 
@@ -188,12 +189,18 @@ def _unread_hint(images: Path, stems: Collection[str]) -> str:
 
 
 def _page(record: Record, name: str, part: Sequence[int]) -> Record:
-    """A page of a record; a part is the page's number from 1, 0 for a file of one page, and the pages in both files."""
-    number, image_page, mask_page = part
-    if not number:
+    """A page of a record.
+
+    A part is the page's number from 1, 0 for a file of one page; the pages in both files; and the further pages of an
+    image whose channels are pages, -1 for none.
+    """
+    number, image_page, mask_page, *others = part
+    more_channels = tuple(page for page in others if page >= 0)
+    if not number and not more_channels:
         return record
     image, mask = str(record["image"]), str(record["target"])
-    return {"image": PageFile(image, image_page), "target": PageFile(mask, mask_page), "name": name}
+    image_source = PageFile(image, image_page, more_channels=more_channels)
+    return {"image": image_source, "target": PageFile(mask, mask_page), "name": name}
 
 
 def _page_name(name: str, part: Sequence[int]) -> str:
@@ -216,21 +223,25 @@ def _with_all_pages(records: FileRecords) -> Records:
     key = digest("pages of images", digest_of_files(tiffs, repr(tiffs).encode()))
     pages_of = dict(zip(tiffs, load_or_compute(key, read_page_numbers), strict=True))
     indices: list[int] = []
-    parts: list[tuple[int, int, int]] = []
+    parts: list[tuple[int, ...]] = []
     for index, (image, mask) in enumerate(pairs):
-        image_pages = pages_of.get(image, [0])
         mask_pages = pages_of.get(mask, [0])
+        image_pages: list[tuple[int, ...]] = [(page,) for page in pages_of.get(image, [0])]
+        if len(image_pages) != len(mask_pages) and is_tiff(image):
+            image_pages = channel_pages(Path(image)) or image_pages
         if len(image_pages) != len(mask_pages):
             raise DataError(
                 f"{image} has {len(image_pages)} pages, its mask {mask} has {len(mask_pages)}; both need the same"
                 " number of pages"
             )
-        for number, pages in enumerate(zip(image_pages, mask_pages, strict=True), 1):
+        for number, (pages, mask_page) in enumerate(zip(image_pages, mask_pages, strict=True), 1):
             indices.append(index)
-            parts.append((number if len(image_pages) > 1 else 0, *pages))
-    if len(indices) == len(records):
+            parts.append((number if len(image_pages) > 1 else 0, pages[0], mask_page, *pages[1:]))
+    width = max(map(len, parts))
+    if len(indices) == len(records) and width == PAGE_COLUMNS:
         return records
-    return divide(records, np.array(indices), Parts(np.array(parts, np.int32), _page_name, _page))
+    rows = [(*part, *[-1] * (width - len(part))) for part in parts]
+    return divide(records, np.array(indices), Parts(np.array(rows, np.int32), _page_name, _page))
 
 
 def page_indices(file: str) -> list[int]:

@@ -15,6 +15,7 @@ from support.in_process import run_predict
 from support.launches import predict
 from support.prediction import touch
 
+from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
@@ -260,6 +261,15 @@ def test_volumes_whose_numbers_do_not_fit_the_channels_are_inputs_of_their_own(t
     touch(tmp_path, *(f"in/{name}.nii.gz" for name in names))
     expected = {name: (f"in/{name}.nii.gz",) for name in names}
     assert outputs(tmp_path, "in", channels=2) == expected
+
+
+def test_pages_that_are_channels_are_one_input_of_a_model_that_takes_as_many(tmp_path):
+    file = tmp_path / "s.tif"
+    tifffile.imwrite(file, np.zeros((2, 4, 5), np.uint8), imagej=True, metadata={"axes": "CYX"})
+    (job,) = find_jobs([str(file)], tmp_path / "out", InputRules(channels=2))
+    assert job.source == PageFile(str(file), 0, more_channels=(1,))
+    assert job.output.name == "s"
+    assert len(find_jobs([str(file)], tmp_path / "out", InputRules(channels=3))) == 2
 
 
 @pytest.fixture

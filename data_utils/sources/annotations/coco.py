@@ -140,9 +140,9 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
     repeated: list[str] = []
     missing: list[str] = []
     for number, file in enumerate(files):
-        folders = _image_folders(file, split)
+        image_folders = _image_folders(file, split)
         for image in file.content.images:
-            path = find_file(str(image["file_name"]), folders)
+            path = find_file(str(image["file_name"]), image_folders)
             if path is None:
                 missing.append(str(image["file_name"]))
                 unpaired[f"{image['file_name']}: listed, but the file is missing"] = None

@@ -89,11 +89,11 @@ def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -
     for parent, _, files in walk(root):
         for file in files:
             stem, ending = os.path.splitext(file)
-            base = listed.get(file.casefold()) or (listed.get(stem.casefold()) if ending else None)
-            if base in (file, stem):
+            found = listed.get(file.casefold()) or (listed.get(stem.casefold()) if ending else None)
+            if found in (file, stem):
                 counts[parent] += 1
-            elif base is not None:
-                alike.append(f"{os.path.relpath(os.path.join(parent, file), root)} is there for {base}")
+            elif found is not None:
+                alike.append(f"{os.path.relpath(os.path.join(parent, file), root)} is there for {found}")
     below = [f"{os.path.relpath(folder, root)}/" for folder in folders if root in Path(folder).parents]
     text = f"; looked in {listing([str(root), *below])}"
     for folder, count in counts.most_common(1):

@@ -8,6 +8,7 @@ import tifffile
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
+from data_utils.image_io.reader import read_image
 from data_utils.sources.pairs import Cases, open_pairs, pair
 from data_utils.sources.records import Metadata
 from runtime.errors import DataError
@@ -57,3 +58,21 @@ def test_an_image_with_another_number_of_pages_than_its_mask_is_refused(folders)
     write_pages(folders[1], "two.tif", 3)
     with pytest.raises(DataError, match=r"two.tif has 2 pages, its mask .*two.tif has 3; both need the same"):
         open_pairs(*folders, DataConfig())
+
+
+@pytest.mark.parametrize("metadata", ["imagej", "ome"])
+@pytest.mark.parametrize(("axes", "pages"), [("CYX", [(0, 1)]), ("ZCYX", [(0, 1), (2, 3), (4, 5)])])
+def test_pages_are_channels_where_the_axes_say_so_and_the_mask_has_fewer(metadata, axes, pages, tmp_path):
+    pixels = np.arange(6 * 64, dtype=np.uint16).reshape(3, 2, 8, 8)[: len(pages)].squeeze()
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    tifffile.imwrite(tmp_path / "images" / "a.tif", pixels, metadata={"axes": axes}, **{metadata: True})
+    write_pages(tmp_path / "masks", "a.tif", len(pages))
+    records = open_pairs(tmp_path / "images", tmp_path / "masks", DataConfig())
+    images = [record["image"] for record in records]
+    assert [(image.page, *image.more_channels) for image in images] == pages
+    assert [record["name"] for record in records] == (
+        ["a_0001.tif", "a_0002.tif", "a_0003.tif"] if pages[1:] else ["a.tif"]
+    )
+    for image, expected in zip(images, pixels.reshape(-1, 2, 8, 8), strict=True):
+        assert np.array_equal(read_image(image), expected.transpose(1, 2, 0))

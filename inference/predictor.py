@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.rasters import Raster
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
@@ -221,13 +220,10 @@ class Predictor:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(config, size, spacing) for config in self.configs]
 
-    def tilings(self, size: Size, spacing: Spacing | None = None, *, low_rows: bool = False) -> list[Tiling | None]:
+    def tilings(self, size: Size, spacing: Spacing | None = None) -> list[Tiling | None]:
         """The tiling of an image or volume of `size` for each network. Raises SettingsError if an overlap is too large.
 
         A network of images cuts each slice of a volume.
-
-        Args:
-            low_rows: as in `inference.tiling.choose_tiling`; for rasters that are read in windows.
         """
         tilings: list[Tiling | None] = []
         for network, input_shape in zip(self.networks, self.input_sizes(size, spacing), strict=True):
@@ -240,7 +236,6 @@ class Predictor:
                     self.tile_size,
                     self.overlap,
                     adds_reach=self.task.needs_exact_tiles,
-                    low_rows=low_rows,
                 )
             if tiling is not None and self.tta:
                 # a turned tile has another pooling grid than the turned image
@@ -331,7 +326,7 @@ class Predictor:
         classes for an image of any height, and height x width x tile depth x classes for a volume of any depth.
         """
         size, spacing, inputs = open_input(image, self.configs, name)
-        tilings = self.tilings(size, spacing, low_rows=isinstance(image, Raster))
+        tilings = self.tilings(size, spacing)
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             ways = [self._network_strips(network, network_input, tiling)]

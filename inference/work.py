@@ -118,12 +118,11 @@ def _remove_leftovers(jobs: Iterable[Job], requested: RequestedOutputs) -> None:
 
 def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
     """Print each tiling and the number of inputs that are cut by it."""
-    shapes = Counter((job.size, job.spacing, job.place is not None) for job in jobs if job.size)
+    shapes = Counter((job.size, job.spacing) for job in jobs if job.size)
     tilings: Counter[Tiling] = Counter()
-    for (size, spacing, is_raster), count in shapes.items():
-        low_rows = is_raster and predictor.needs_windows(size)
+    for (size, spacing), count in shapes.items():
         # networks of an ensemble that cut alike count once
-        for tiling in dict.fromkeys(predictor.tilings(size, spacing, low_rows=low_rows)):
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing)):
             if tiling is not None:
                 tilings[tiling] += count
     for tiling, count in tilings.items():

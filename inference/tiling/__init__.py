@@ -6,9 +6,8 @@ no tile can do so (see `reach`), overlapping tiles are blended with a Gaussian w
 2021).
 """
 
-from inference.tiling.cuts import strip_length
 from inference.tiling.planning import Tiling, choose_tiling, one_tile
-from inference.tiling.stream import batch_logits, stream_logits
+from inference.tiling.stream import batch_logits, stream_logits, strip_length
 
 __all__ = [
     "Tiling",

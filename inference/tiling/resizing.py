@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
-from inference.tiling.cuts import Cuts, strip_length
 from inference.tiling.planning import Tiling, choose_tiling, one_tile
-from inference.tiling.stream import Forward, stream_logits
+from inference.tiling.stream import Cuts, Forward, stream_logits, strip_length
 from runtime.device import full_precision, upload
 from runtime.memory import is_out_of_memory
 from unet.config import UNetConfig

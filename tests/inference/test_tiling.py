@@ -1,6 +1,6 @@
 """Tiles give what the whole image gives, proved in float64, or are blended and say so.
 
-Modules: inference/tiling/cuts.py, inference/tiling/receptive_field.py, inference/tiling/resizing.py,
+Modules: inference/tiling/receptive_field.py, inference/tiling/resizing.py,
 inference/tiling/stream.py, inference/tiling/planning.py, tasks/classes/decode.py.
 """
 
@@ -227,7 +227,7 @@ def test_large_logits_come_in_strips(monkeypatch, dims):
     resized = Resized(dims)
     whole = resized.strips()
     monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(resized.sizes[2]))
-    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(resized.sides))
+    monkeypatch.setattr("inference.tiling.stream.STRIP_BYTES", 64 * 4 * 2 * math.prod(resized.sides))
     strips = resized.strips()
     assert [[strip.shape[2] for strip in of_input] for of_input in strips] == [[80], [64, 64, 32], [90]]
     for of_input, (expected,) in zip(strips, whole, strict=True):

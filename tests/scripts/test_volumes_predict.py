@@ -19,8 +19,8 @@ from support.in_process import run_predict
 from support.prediction import settings_of, volume_job, write_logits
 from support.volumes import write_nifti
 
-import inference.tiling.cuts
 import inference.tiling.planning
+import inference.tiling.stream
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
@@ -173,7 +173,7 @@ def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(
     tiling = choose_tiling(model.config, image.shape[1:], tile_size=32)
     with torch.inference_mode():
         (expected,) = batch_logits(model, [image], [tiling], 10**5)
-        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
+        monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
         strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
         assert max(strip.shape[1] for strip in strips) == 3
         assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
@@ -193,7 +193,7 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
         monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
         tiling = choose_tiling(model.config, image.shape[1:])
         assert tiling.size == (20, 20, 20)
-        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 3 * 4 * 2 * 30 * 36)
+        monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 3 * 4 * 2 * 30 * 36)
         strips = joined(model, image)
         assert len(strips) > 10
         assert torch.equal(torch.cat(strips, dim=2)[0], tiled(model, image, tiling))

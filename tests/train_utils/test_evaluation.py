@@ -14,9 +14,9 @@ from support.folders import write_folder
 from support.in_process import run_train
 from torch import Tensor
 
-import inference.tiling.cuts
 import inference.tiling.planning
 import inference.tiling.resizing
+import inference.tiling.stream
 import tasks.classes.loss
 import tasks.confusion
 import train
@@ -258,7 +258,7 @@ def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, l
     with torch.inference_mode():
         whole, sums, _ = evaluated()
         in_tiles(monkeypatch)
-        monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 4 * 4 * 3 * 14 * 12)
+        monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 4 * 4 * 3 * 14 * 12)
         assert inference.tiling.planning.choose_tiling(network.config, (60, 12, 10)).exact
         tiled, sums_of_tiles, count = evaluated()
     assert count == 13

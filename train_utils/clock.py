@@ -38,8 +38,7 @@ class Clock:
     Args:
         minutes: the length of the run; None if its steps are counted.
         minutes_used: what the run had used of them when its checkpoint was saved.
-        report_images: how many validation images the report predicts.
-        evaluated_images: how many validation images an evaluation predicts on this process, with those for pictures.
+        report_share: how many times as long as an evaluation the report's pictures take.
         spaces_evaluations: whether evaluations wait until they keep to their part of the time.
     """
 
@@ -49,14 +48,13 @@ class Clock:
         minutes: float | None,
         minutes_used: float,
         *,
-        report_images: int = 0,
-        evaluated_images: int = 1,
+        report_share: float = 0.0,
         spaces_evaluations: bool = True,
     ) -> None:
         self.accelerator = accelerator
         self.budget = int(60_000 * (minutes or 0))
         self.before = int(60_000 * minutes_used)
-        self.report_share = report_images / max(1, evaluated_images)  # of an evaluation's time
+        self.report_share = report_share
         self.spaces_evaluations = spaces_evaluations
         self.evaluated = 0  # milliseconds of all evaluations
         self.begin = 0  # of the first step of this process

@@ -26,7 +26,7 @@ from runtime.values import checked
 from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint
 from train_utils.clock import Clock
 from train_utils.memory import MemoryLimit, read_memory_limit
-from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
+from train_utils.reporting.samples import report_share
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
@@ -86,8 +86,7 @@ class OpenedRun:
             accelerator,
             minutes=None if max_steps else args.max_minutes,
             minutes_used=self.state().elapsed / 60_000,
-            report_images=REPORT_PICTURES,
-            evaluated_images=len(info.val) // accelerator.num_processes + evaluation_pictures(info),
+            report_share=report_share(info, accelerator.num_processes, shows_pictures=bool(accelerator.log_with)),
             spaces_evaluations=self.flags.eval_every is None,
         )
         return Schedule.from_args(args, len(info.train), max_steps, clock)

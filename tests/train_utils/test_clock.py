@@ -128,7 +128,7 @@ def test_a_save_keeps_the_time_and_the_first_one_is_waited_for(time):
 
 
 def test_a_run_of_counted_steps_has_no_clock(time):
-    clock = Clock(None, None, 0.0, report_images=8)
+    clock = Clock(None, None, 0.0, report_share=0.5)
     time.value = 10**9
     clock.start()
     clock.note([StepResult(1, 1.0, 1.0, False, 10**9)], 1)

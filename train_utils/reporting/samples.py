@@ -15,7 +15,7 @@ from tasks.section import Example, Section
 from train_utils.reporting.examples import predicted_example
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
-REPORT_PICTURES = 3 * PICTURES  # with the best and the worst ones
+DRAWING = 1.5  # a picture of the report takes so many times as long as an image of an evaluation: it is drawn too
 LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 bytes
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
@@ -23,6 +23,18 @@ VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predi
 def evaluation_pictures(info: DatasetInfo) -> int:
     """How many validation images or volumes are shown at each evaluation; the other processes wait for them."""
     return VOLUMES if info.val.records.dims == 3 else PICTURES
+
+
+def report_share(info: DatasetInfo, processes: int, *, shows_pictures: bool) -> float:
+    """How many times as long as an evaluation the report's pictures take, those of the whole set, the worst and best.
+
+    Args:
+        shows_pictures: whether an evaluation has pictures too, for a tracker.
+    """
+    evaluated = len(info.val) // processes
+    if shows_pictures:
+        evaluated += evaluation_pictures(info)
+    return DRAWING * 2 * min(PICTURES, len(info.val)) / max(1, evaluated)
 
 
 def sample_panels(

@@ -19,7 +19,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
-from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.samples import report_share, sample_panels, save_pictures, worst_and_best
 
 
 def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:
@@ -36,6 +36,22 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), class_pixels=(1, 1))
     config = DataConfig(on_bad_sample="skip")
     return DatasetInfo(config, split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
+
+
+@pytest.mark.parametrize(
+    ("images", "dims", "processes", "shows_pictures", "share"),
+    [
+        (32, 2, 1, False, 24 / 32),
+        (32, 2, 1, True, 24 / 40),
+        (32, 2, 2, False, 24 / 16),
+        (4, 3, 1, True, 12 / 6),
+        (1, 3, 2, False, 3),
+    ],
+)
+def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(
+    images, dims, processes, shows_pictures, share
+):
+    assert report_share(data_set(images, dims), processes, shows_pictures=shows_pictures) == share
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:

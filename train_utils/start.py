@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
@@ -15,17 +15,17 @@ from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes
 from runtime.console import say
-from runtime.distributed import first_on_each_machine, on_main
+from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
 from runtime.errors import LaunchError
 from runtime.launch import check_launch, configure_process, describe_profile, distributed_options, say_profile
 from runtime.precision import default_precision
 from tasks.step_loss import StepLoss
 from tasks.task import Task
+from train_utils.check_data import check_data
 from train_utils.compilation import compile_blocks, compile_loss
 from train_utils.dataset import load_dataset_info
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
-from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.settings.data_checks import check_scale
 from train_utils.settings.record import RunSettings
@@ -101,6 +101,15 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | Non
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(describe_profile(accelerator))
     return run
+
+
+def report_data(accelerator: Accelerator, flags: TrainSettings) -> NoReturn:
+    """Print the report of --check-data and end the script, with exit code 1 if it lists problems."""
+    report, problems = on_main(accelerator, lambda: check_data(flags))
+    say(report)
+    barrier_without_timeout(accelerator)  # a launcher ends all processes when one has ended
+    accelerator.end_training()
+    raise SystemExit(problems > 0)
 
 
 def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, DatasetInfo]:

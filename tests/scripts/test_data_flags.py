@@ -1,7 +1,4 @@
-"""Flags of train.py that say which data are read, and how.
-
-Modules: train_utils/reporting/data_report.py.
-"""
+"""Flags of train.py that say which data are read, and how."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -15,7 +15,7 @@ from tasks.section import Example, Section
 from train_utils.reporting.examples import predicted_example
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
-DRAWING = 1.5  # a picture of the report takes so many times as long as an image of an evaluation: it is drawn too
+DRAWING = 1.5  # an image of the report takes so many times as long as one of an evaluation; a volume as long
 LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 bytes
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
@@ -34,7 +34,10 @@ def report_share(info: DatasetInfo, processes: int, *, shows_pictures: bool) -> 
     evaluated = len(info.val) // processes
     if shows_pictures:
         evaluated += evaluation_pictures(info)
-    return DRAWING * 2 * min(PICTURES, len(info.val)) / max(1, evaluated)
+    predicted = 2.0 * min(PICTURES, len(info.val))
+    if info.val.records.dims == 2:
+        predicted *= DRAWING
+    return predicted / max(1, evaluated)
 
 
 def sample_panels(

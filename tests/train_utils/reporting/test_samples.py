@@ -44,8 +44,8 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
         (32, 2, 1, False, 24 / 32),
         (32, 2, 1, True, 24 / 40),
         (32, 2, 2, False, 24 / 16),
-        (4, 3, 1, True, 12 / 6),
-        (1, 3, 2, False, 3),
+        (4, 3, 1, True, 8 / 6),
+        (1, 2, 2, False, 3),
     ],
 )
 def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(

@@ -4,8 +4,8 @@
 # With a model on the Hub instead of a folder: -e MODEL=me/cells. PyPI's torch brings CUDA along; with a GPU add --gpus all.
 FROM python:3.11-slim
 WORKDIR /app
-COPY requirements-app.txt .
-RUN pip install --no-cache-dir -r requirements-app.txt
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt gradio==6.31.0
 COPY app.py ./
 COPY runtime runtime
 COPY unet unet

@@ -2,7 +2,7 @@
 
 python app.py --model runs/x/model
 
-It needs an environment of its own, with requirements-app.txt. A Hugging Face Space can run it without changes.
+It needs Gradio: pip install 'gradio<7'. A Hugging Face Space can run it without changes.
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
@@ -60,7 +60,7 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
     try:
         import gradio as gr
     except ImportError as error:
-        raise SettingsError(f"{error}: pip install -r requirements-app.txt, in an environment of its own") from error
+        raise SettingsError(f"{error}: pip install 'gradio<7'") from error
 
     with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * MINUTES_TO_DELETION)) as page:
         gr.Markdown(INTRODUCTION)

@@ -16,7 +16,6 @@ SCRIPTS = ("train", "predict", "app", "compare", "review")
 PACKAGES = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 OWN = (*SCRIPTS, *PACKAGES)
 MESSAGES = {  # what messages say, as a pattern, and what they say of the installed package
-    r"pip install -r requirements-(\w+)\.txt": rf"pip install '{NAME}[\1]'",
     r"pip install -r requirements\.txt": f"pip install '{NAME}[train]'",
     r"python -m inference\.export": "unet-export",
     r"python -m data_utils": f"python -m {NAME}.data_utils",

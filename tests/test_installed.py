@@ -61,10 +61,8 @@ def test_imports_name_the_installed_package(source, expected):
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("pip install -r requirements-encoders.txt", "pip install 'unet_accelerate[encoders]'"),
         ("pip install -r requirements.txt", "pip install 'unet_accelerate[train]'"),
-        ("pip install -r requirements-x.txt", "pip install 'unet_accelerate[x]'"),
-        ("see requirements-x.txt", "see requirements-x.txt"),
+        ("see requirements.txt", "see requirements.txt"),
         ("python -m inference.export", "unet-export"),
         ("python -m data_utils", "python -m unet_accelerate.data_utils"),
     ],

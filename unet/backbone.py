@@ -107,9 +107,7 @@ def import_transformers() -> ModuleType:
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise ModelError(
-            f"{error.name} is not installed; encoders need: pip install -r requirements-encoders.txt"
-        ) from error
+        raise ModelError(f"{error.name} is not installed; encoders need: pip install 'transformers<6'") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return transformers

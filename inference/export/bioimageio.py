@@ -34,7 +34,7 @@ from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
 
-INSTALL = "pip install -r requirements-export.txt"
+INSTALL = "pip install onnx onnxruntime bioimageio.core==0.11.0 pydantic==2.13.5"
 PYDANTIC = (2, 14)  # from this version on bioimageio.spec 0.5.12 cannot write down what it has read
 FORMAT_VERSION = "0.5.3"  # the first that has all that is written here: older programs read it too
 TESTED = {2: (1, 96, 128), 3: (1, 16, 48, 64)}  # number of axes -> batch size and sides of the test tensors

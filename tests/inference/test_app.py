@@ -267,7 +267,7 @@ def test_a_page_is_served_where_the_flags_say_with_a_folder_of_uploads_that_goes
 def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
-    with pytest.raises(SettingsError, match=r"gradio.*pip install -r requirements-app\.txt"):
+    with pytest.raises(SettingsError, match=r"gradio.*pip install 'gradio<7'"):
         app.serve(page, "127.0.0.1", None)
 
 
@@ -360,15 +360,6 @@ def test_a_volume_is_sent_to_predict_py(tmp_path, size):
         page_job(tmp_path / "v.nii.gz")
 
 
-def test_both_requirements_pin_the_same_versions_save_pillow():
-    training, page = (
-        {line for line in (ROOT / name).read_text().splitlines() if "==" in line}
-        for name in ("requirements.txt", "requirements-app.txt")
-    )
-    own = {re.split("==", line)[0] for line in page - training}
-    assert own == {"gradio", "pillow", "psutil"}  # psutil comes with accelerate, which the page does without
-
-
 @pytest.mark.slow
 def test_a_page_is_made_without_what_only_training_needs():
     names = ("accelerate", "datasets", "transformers", "nibabel", "tensorboard", "jinja2", "pyarrow")
@@ -377,21 +368,26 @@ def test_a_page_is_made_without_what_only_training_needs():
     assert result.returncode == 0, result.stderr
 
 
+def gradio_version() -> str:
+    """The version of Gradio that the image of the page has."""
+    (install,) = dockerfile_lines("RUN pip")
+    return re.search(r"gradio==(\S+)", install)[1]
+
+
 def test_the_documentation_says_what_a_space_needs():
     text = (ROOT / "docs" / "faq.md").read_text().split("### How do I publish the page")[1].split("\n### ")[0]
     assert all(name in text for name in IN_A_SPACE)
-    pinned = re.search(r"gradio==(\S+)", (ROOT / "requirements-app.txt").read_text())[1]
-    assert f"sdk_version: {pinned}\n" in text
+    assert f"sdk_version: {gradio_version()}\n" in text
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
-    """The interpreter of an environment of requirements-app.txt alone."""
+    """The interpreter of an environment of requirements.txt and Gradio."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--requirement", ROOT / "requirements-app.txt"]
-    subprocess.run(install, check=True, timeout=1800)
+    install = [python, "-m", "pip", "install", "--quiet", "--requirement", ROOT / "requirements.txt"]
+    subprocess.run([*install, f"gradio=={gradio_version()}"], check=True, timeout=1800)
     return python
 
 
@@ -399,7 +395,7 @@ def python(tmp_path_factory) -> Path:
 def space(tmp_path_factory, model) -> Path:
     """What the README says to copy, and a folder for temporary files."""
     folder = tmp_path_factory.mktemp("space")
-    shutil.copy(ROOT / "requirements-app.txt", folder / "requirements.txt")
+    shutil.copy(ROOT / "requirements.txt", folder)
     for name in IN_A_SPACE:
         (shutil.copy if name.endswith(".py") else shutil.copytree)(ROOT / name, folder / name)
     shutil.copytree(model, folder / "model")
@@ -510,7 +506,7 @@ def dockerfile_lines(instruction: str) -> list[str]:
 
 def test_the_image_of_the_page_holds_what_it_needs():
     copied = [line.split()[0] for line in dockerfile_lines("COPY")]
-    assert sorted(copied) == sorted(["requirements-app.txt", *IN_A_SPACE])
+    assert sorted(copied) == sorted(["requirements.txt", *IN_A_SPACE])
 
 
 def test_the_image_of_the_page_starts_it_for_other_machines(monkeypatch):

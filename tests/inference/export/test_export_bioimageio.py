@@ -63,9 +63,9 @@ def package(tmp_path_factory) -> Path:
 @pytest.fixture
 def core() -> None:
     """Skips where bioimageio.core cannot be had."""
-    pytest.importorskip("bioimageio.core", reason="needs requirements-export.txt")
+    pytest.importorskip("bioimageio.core", reason="needs bioimageio.core")
     if tuple(map(int, version("pydantic").split(".")[:2])) >= module.PYDANTIC:
-        pytest.skip("needs the pydantic of requirements-export.txt")
+        pytest.skip("needs the pydantic of requirements-dev.txt")
 
 
 @pytest.fixture(scope="module")

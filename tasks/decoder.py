@@ -40,9 +40,9 @@ class Decoder(ABC, Generic[OwnTask]):
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What is kept of logits whose axis `dim` holds the outputs: mostly an answer for each pixel, without that axis.
+        """What is kept of logits whose axis `dim` holds the outputs: mostly an answer for each pixel.
 
-        It is in the type of the prediction, and on the device of the logits.
+        That axis is then dropped. The result has the type of the prediction, and is on the device of the logits.
         """
 
     def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:

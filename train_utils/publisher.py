@@ -25,12 +25,7 @@ from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.remarks import Facts, remarks_on
 from train_utils.reporting.report import write_report
-from train_utils.reporting.samples import (
-    evaluation_pictures,
-    sample_panels,
-    save_pictures,
-    worst_and_best,
-)
+from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.sharding import whole_network
@@ -137,9 +132,9 @@ class Publisher:
             model = UNet.from_pretrained(self.checkpoints.model_folder)
             predictor = Predictor(model.to(self.accelerator.device))
             with self.accelerator.autocast():
-                with tolerate_write_errors("predictions/"):
-                    save_pictures(self.folder / "predictions", sample_panels(self.info, predictor, self.section))
-                views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
+                panels, views = report_pictures(self.info, predictor, self.section, best.scores.image_comparison)
+            with tolerate_write_errors("predictions/"):
+                save_pictures(self.folder / "predictions", panels)
             say(best.scores.table())
             say(f"best model in {self.checkpoints.model_folder}, report in {self.folder / 'report.html'}")
         remarks: list[str] = []

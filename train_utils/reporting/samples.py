@@ -34,10 +34,9 @@ def report_share(info: DatasetInfo, processes: int, *, shows_pictures: bool) -> 
     evaluated = len(info.val) // processes
     if shows_pictures:
         evaluated += evaluation_pictures(info)
-    predicted = 2.0 * min(PICTURES, len(info.val))
-    if info.val.records.dims == 2:
-        predicted *= DRAWING
-    return predicted / max(1, evaluated)
+    predicted = min(2 * PICTURES, len(info.val))
+    factor = DRAWING if info.val.records.dims == 2 else 1
+    return factor * predicted / max(1, evaluated)
 
 
 def sample_panels(
@@ -47,32 +46,48 @@ def sample_panels(
 
     Records to be skipped have no picture.
     """
-    usable = _usable(info, range(len(info.val)))
-    indices = [usable[position] for position in spread_indices(len(usable), count)]
-    return {example.name: section.panel(example) for _, example in _examples(info, indices, predictor)}
+    examples = _examples(info, _spread(info, count), predictor)
+    return {example.name: section.panel(example) for _, example in examples}
 
 
-def worst_and_best(
-    info: DatasetInfo,
-    predictor: Predictor,
-    section: Section,
-    comparisons: Sequence[float],
-    count: int = PICTURES,
-) -> dict[str, dict[str, np.ndarray]]:
-    """{title: {label: (H, W, 3) uint8}} of the images with the worst scores, then the best, half of `count` each.
+def report_pictures(
+    info: DatasetInfo, predictor: Predictor, section: Section, comparisons: Sequence[float], count: int = PICTURES
+) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+    """The pictures of `sample_panels`, and those of the worst and the best images; each image is predicted once.
 
     Args:
         comparisons: the value of each validation image that images are compared by.
+
+    Returns:
+        (H, W, 3) uint8 pictures by name; then {title: {label: (H, W, 3) uint8}} of the images with the worst scores and
+        those with the best, half of `count` each.
     """
+    samples = _spread(info, count)
+    extremes = _worst_and_best(info, comparisons, count)
+    panels = {}
+    views = {}
+    for index, example in _examples(info, dict.fromkeys([*samples, *extremes]), predictor):
+        if index in samples:
+            panels[example.name] = section.panel(example)
+        if index in extremes:
+            title = f"{example.name}: {section.image_score} {comparisons[index]:.4f}"
+            views[index] = title, section.views(example.image, example.truth, example.pred)
+    return panels, dict(views[index] for index in extremes if index in views)
+
+
+def _spread(info: DatasetInfo, count: int) -> list[int]:
+    """The indices of `count` validation images that can be read, spread over the set."""
+    usable = _usable(info, range(len(info.val)))
+    return [usable[position] for position in spread_indices(len(usable), count)]
+
+
+def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float], count: int) -> list[int]:
+    """The indices of the images with the worst scores, then of those with the best, half of `count` each."""
     indices = _usable(info, np.argsort(comparisons, kind="stable").tolist())
-    if len(indices) > count:
-        worst_count = count // 2
-        indices = indices[:worst_count] + indices[worst_count - count :]
-    pictures = {}
-    for index, example in _examples(info, indices, predictor):
-        title = f"{example.name}: {section.image_score} {comparisons[index]:.4f}"
-        pictures[title] = section.views(example.image, example.truth, example.pred)
-    return pictures
+    if len(indices) <= count:
+        return indices
+    worst_count = count // 2
+    return indices[:worst_count] + indices[worst_count - count :]
 
 
 def _usable(info: DatasetInfo, indices: Iterable[int]) -> list[int]:

@@ -19,7 +19,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
-from train_utils.reporting.samples import report_share, sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.samples import report_pictures, report_share, sample_panels, save_pictures
 
 
 def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:
@@ -44,8 +44,8 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
         (32, 2, 1, False, 24 / 32),
         (32, 2, 1, True, 24 / 40),
         (32, 2, 2, False, 24 / 16),
-        (4, 3, 1, True, 8 / 6),
-        (1, 2, 2, False, 3),
+        (4, 3, 1, True, 4 / 6),
+        (1, 2, 2, False, 1.5),
     ],
 )
 def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(
@@ -85,14 +85,17 @@ def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
     with pytest.raises(ImageError, match="i1: cut"):
         sample_panels(info, predictor_of("i1"), class_section("ab"))
     with pytest.raises(ImageError, match="i1: cut"):
-        worst_and_best(info, predictor_of("i1"), class_section("ab"), [0.5] * 4)
+        report_pictures(info, predictor_of("i1"), class_section("ab"), [0.5] * 4)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (3, "4 1")])
 def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, shown):
     comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
     info = data_set(7, bad=(2,))
-    views = worst_and_best(info, predictor_of("i6"), class_section("ab"), comparisons, count)
+    predictor = predictor_of("i6")
+    panels, views = report_pictures(info, predictor, class_section("ab"), comparisons, count)
+    assert len(predictor.predicted) == len(set(predictor.predicted))  # an image that is shown twice is predicted once
+    assert set(panels) <= set(predictor.predicted)
     assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
 
 

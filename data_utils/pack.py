@@ -18,6 +18,7 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import tifffile
 from PIL import Image
 
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
@@ -25,7 +26,6 @@ from data_utils.analysis.problems import raise_problems
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, page_file
 from data_utils.image_io.rasters import page_as_file
-from data_utils.image_io.writers import write_pages
 from data_utils.mask_values import value_text
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.label_files import read_label_files
@@ -118,7 +118,7 @@ def _stored_values(mask: np.ndarray, name: str) -> dict:
         Image.fromarray(mask).save(buffer, "PNG")
     else:
         suffix = ".tif"
-        write_pages(buffer, [mask])
+        tifffile.imwrite(buffer, mask, photometric="minisblack", compression="zlib")
     return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(suffix))}
 
 

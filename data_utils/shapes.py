@@ -13,12 +13,14 @@ import numpy as np
 from PIL import Image
 
 from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
-from data_utils.visualize import palette
 from runtime.cli import Arguments, empty_folder
 from runtime.console import say
 from runtime.script import run_script
 from runtime.settings import reader
 from runtime.values import Count, Seed
+
+# a color of each class, as `predict.py` draws them
+COLORS = ((0, 0, 0), (61, 155, 242), (208, 242, 61), (223, 61, 242), (61, 242, 170))
 
 
 def main() -> None:
@@ -33,7 +35,6 @@ def main() -> None:
     parser.add_argument("--seed", type=reader(Seed), default=0, help="of the pictures (default: %(default)s)")
     args = parser.parse_args()
 
-    colors = palette(len(CLASS_NAMES)).ravel().tolist()
     splits = {"train": Shapes(args.train, args.seed), "val": Shapes(args.val, args.seed, VAL_FIRST)}
     for split, records in splits.items():
         for kind in ("images", "masks"):
@@ -41,7 +42,7 @@ def main() -> None:
         for record in records:
             Image.fromarray(np.asarray(record["image"])).save(args.out / split / "images" / f"{record['name']}.png")
             mask = Image.fromarray(np.asarray(record["target"]))
-            mask.putpalette(colors)  # makes it a "P" image, indices as they are
+            mask.putpalette(np.ravel(COLORS).tolist())  # makes it a "P" image, indices as they are
             mask.save(args.out / split / "masks" / f"{record['name']}.png")
     say(f"{args.train} + {args.val} pairs in {args.out}; classes: {', '.join(CLASS_NAMES)}")
 

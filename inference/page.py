@@ -11,16 +11,16 @@ import torch
 from PIL import Image
 
 from data_utils.image_io.reader import read_header, read_image
-from data_utils.image_io.writers import OVERLAY_LEVEL
-from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import ImageError
 from tasks import new_format
+from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
 from tasks.prediction_format import LegendEntry, MaskFormat, PredictionFormat
+from tasks.writers import OVERLAY_LEVEL
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000

@@ -11,7 +11,6 @@ from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed
-from data_utils.visualize import to_rgb
 from inference.network_inputs import NetworkInputs
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
@@ -20,6 +19,7 @@ from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, run_pipeline
+from tasks.drawing import to_rgb
 from tasks.job import Job
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, read_missing

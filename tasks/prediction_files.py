@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.windowed import WindowedImage
-from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, write_png
 from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
-from data_utils.visualize import to_rgb, value_limits
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
+from tasks.drawing import to_rgb, value_limits
+from tasks.geotiff_writer import write_geotiff
 from tasks.job import PROBABILITIES, Job
 from tasks.prediction import Decoded
+from tasks.writers import MASK_LEVEL, OVERLAY_LEVEL, write_png
 
 SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
 

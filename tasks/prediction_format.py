@@ -14,10 +14,9 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import legend, overlay
-from data_utils.visualize_volumes import volume_page
 from runtime.errors import DataError
 from runtime.files import replace_file
+from tasks.drawing import legend, overlay
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
 from tasks.prediction import Decoded
@@ -25,6 +24,7 @@ from tasks.prediction_files import PredictedImage, Values, save_overlay, save_pr
 from tasks.scoring.masks import open_mask, open_truth, open_volume_mask, score_masks, size_mismatch
 from tasks.scoring.score import Score
 from tasks.task import Task
+from tasks.volume_drawing import volume_page
 from unet.config import MaskValue, UNetConfig
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it

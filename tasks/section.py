@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from data_utils.targets.reader import TargetReader
-from data_utils.visualize import join_in_row
+from tasks.drawing import join_in_row
 from tasks.tables import Table, markdown_text
 
 

@@ -15,7 +15,8 @@ ORDER = ("runtime", "unet", "data_utils", "tasks", "inference", "train_utils")
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone model_files", "model"),
     "tasks": (
-        "tables job prediction losses charts components object_labels object_sizes section",
+        "drawing writers geotiff_writer",
+        "tables job prediction losses charts components object_labels object_sizes section volume_drawing",
         "confusion prediction_files",
         "calibration polygons",
         "task",
@@ -29,7 +30,6 @@ ROOMS = {
     "data_utils": (
         "target bits point_states config class_map class_names holes invented_values mask_values",
         "image_io",
-        "visualize visualize_volumes",
         "sources",
         "targets",
         "analysis",
@@ -80,7 +80,7 @@ ONLY_IN = {
 }
 NOT_IN = {
     "unet/": ("PIL", "tifffile", "nibabel", "argparse"),
-    "tasks/": ("tifffile", "nibabel", "argparse"),
+    "tasks/": ("nibabel", "argparse"),
     "runtime/": ("PIL", "tifffile", "datasets"),
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }

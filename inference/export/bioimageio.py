@@ -22,7 +22,6 @@ from torch import Tensor
 
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.volume_input import VolumeInput
-from data_utils.visualize import join_in_row, palette, to_rgb
 from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ProbabilityNetwork, prepares_images
 from inference.export.onnx import OPSET, traced_images, write_graph
@@ -30,6 +29,7 @@ from inference.export.proof import expected_logits, images_of
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from tasks import new_decoder, new_format, task_of_model
+from tasks.drawing import join_in_row, palette, to_rgb
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.visualize import class_colors, mark_errors, outlined_overlay, to_rgb
 from tasks.charts import matrix_picture
 from tasks.classes.reader import ClassReader
 from tasks.classes.scores import ClassScores
+from tasks.drawing import class_colors, mark_errors, outlined_overlay, to_rgb
 from tasks.section import Figure, Section
 from tasks.tables import Column, Table
 

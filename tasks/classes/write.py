@@ -8,9 +8,9 @@ from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
 from data_utils.mask_values import value_text
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import class_colors, outlined_overlay
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
+from tasks.drawing import class_colors, outlined_overlay
 from tasks.job import MaskFile
 from tasks.polygons import Properties
 from tasks.prediction import Decoded

@@ -3,8 +3,8 @@
 import numpy as np
 
 from data_utils.point_states import FOUND, PRESENT
-from data_utils.visualize import enlarge_picture, point_colors, render_points, to_rgb
 from tasks.charts import error_plot
+from tasks.drawing import enlarge_picture, point_colors, render_points, to_rgb
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE, LandmarkScores
 from tasks.landmarks.target import PointTarget

@@ -15,10 +15,9 @@ from data_utils.point_states import UNKNOWN
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
-from data_utils.visualize import legend, point_colors, render_points
-from data_utils.visualize_volumes import render_volume_points
 from runtime.errors import SettingsError
 from runtime.files import replace_file
+from tasks.drawing import legend, point_colors, render_points
 from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
@@ -28,6 +27,7 @@ from tasks.prediction_files import PredictedImage, save_array
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.score import Score
 from tasks.task import Task
+from tasks.volume_drawing import render_volume_points
 from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize import choose_shades, touching_pairs
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans
 from tasks.components import Component, components
+from tasks.drawing import choose_shades, touching_pairs
 from tasks.object_labels import CLASS_BITS, pack_labels
 from tasks.objects.answers import LEVELS, answer_certainties, answer_classes, answer_depths
 from tasks.objects.loss import Objects

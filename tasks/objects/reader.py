@@ -22,11 +22,11 @@ from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import touching_pairs
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
+from tasks.drawing import touching_pairs
 from tasks.object_labels import label_classes, label_numbers, pack_labels
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data_utils.visualize import GREY, RED, darken, outline_objects, shade_objects, to_rgb
+from tasks.drawing import GREY, RED, darken, outline_objects, shade_objects, to_rgb
 from tasks.object_labels import label_classes, label_numbers
 from tasks.objects.matching import Matches, Overlaps
 from tasks.objects.reader import ObjectReader

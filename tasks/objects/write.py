@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import SHADES, outline_objects, palette, shade_objects
 from runtime.console import counted, say
 from runtime.documents import TableWriter
 from runtime.files import replace_file
+from tasks.drawing import SHADES, outline_objects, palette, shade_objects
+from tasks.geotiff_writer import write_geotiff
 from tasks.job import MASK, Job, MaskFile
 from tasks.object_labels import label_numbers
 from tasks.objects.loss import Objects

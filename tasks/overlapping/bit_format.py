@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.visualize import outline_classes, palette
+from tasks.drawing import outline_classes, palette
 from tasks.prediction_format import LegendEntry, MaskFormat
 
 NOTHING = "nothing"  # the meaning of the first color of pictures

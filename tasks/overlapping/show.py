@@ -3,7 +3,7 @@
 import numpy as np
 
 from data_utils.bits import unpack_bits
-from data_utils.visualize import GREY, RED, darken, outline_classes, palette, to_rgb
+from tasks.drawing import GREY, RED, darken, outline_classes, palette, to_rgb
 from tasks.overlapping.bit_reader import BitReader
 from tasks.section import Section
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile
-from data_utils.image_io.writers import write_pages
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.job import MASK, Job, MaskFile
@@ -20,6 +19,7 @@ from tasks.polygons import Properties
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, Values, save_values
 from tasks.prediction_format import MaskFormat, free_value
+from tasks.writers import write_pages
 from unet.config import UNetConfig
 
 INSIDE = 255

@@ -29,13 +29,13 @@ from support.launches import PROGRAMS, ROOT, predict
 
 import app
 from data_utils.class_map import ClassMap
-from data_utils.image_io.writers import write_png
-from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
 from inference.page import PagePredictor, page_job, prediction_html
 from runtime.errors import ImageError, SettingsError, UsageError
 from tasks.classes.write import ClassFormat
+from tasks.drawing import class_colors, colorize, overlay
 from tasks.landmarks.loss import Landmarks
+from tasks.writers import write_png
 from unet import Preprocess, UNet, UNetConfig
 
 SERVING = ROOT / "docs" / "serving.md"

@@ -17,10 +17,10 @@ from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import colorize, to_rgb
 from runtime.errors import DataError
 from tasks import TASKS
 from tasks.decoder import Decoder
+from tasks.drawing import colorize, to_rgb
 from tasks.kind import TaskKind
 from tasks.prediction_format import MaskFormat
 from tasks.section import Section

@@ -1,6 +1,6 @@
 """The mask of a TIFF with a place is a TIFF of the same grid, as rasterio reads it.
 
-Modules: tasks/prediction_files.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
+Modules: tasks/prediction_files.py, tasks/geotiff_writer.py, data_utils/image_io/places.py.
 """
 
 import io
@@ -23,16 +23,16 @@ from support.prediction import write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io import geotiff_writer
-from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.places import Place
 from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.predictor import Predictor
 from runtime.errors import ModelError
+from tasks import geotiff_writer
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
+from tasks.geotiff_writer import write_geotiff
 from tasks.job import Job
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, Values, save_values

@@ -23,12 +23,11 @@ from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.visualize import GREY, RED, enlarge_picture, outlined_overlay, render_points
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from tasks import new_section
 from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.classes.reader import ClassReader
 from tasks.classes.show import ClassSection, confusions
+from tasks.drawing import GREY, RED, enlarge_picture, outlined_overlay, render_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import LandmarkScores
@@ -46,6 +45,7 @@ from tasks.regions.scores import RegionScores
 from tasks.regions.show import RegionSection
 from tasks.regions.target import Region
 from tasks.tables import Table
+from tasks.volume_drawing import busiest_voxel, orthogonal_slices
 from train_utils.reporting.examples import predicted_example
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.reader import read_image
-from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
 from tasks import TASKS
 from tasks.charts import SERIES, Line, line_chart
+from tasks.drawing import to_rgb
 from tasks.tables import Table
 from train_utils.comparison.recipes import Recipe
 from train_utils.comparison.runs import RecordedRun

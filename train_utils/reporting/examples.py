@@ -7,12 +7,12 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, render_volume_points
 from inference.predictor import Predictor
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
 from tasks.section import Example
+from tasks.volume_drawing import busiest_voxel, orthogonal_slices, render_volume_points
 
 
 def predicted_example(info: DatasetInfo, index: int, predictor: Predictor) -> Example:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.visualize import outline_areas
 from runtime.documents import TableWriter
 from runtime.files import replace_file
 from tasks import new_section
+from tasks.drawing import outline_areas
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.review.reviewed_masks import disagreeing_areas
 from train_utils.review.reviews import MaskReview

@@ -25,8 +25,8 @@ from data_utils.image_io.rasters import open_bands
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.samples import new_samples
-from data_utils.visualize import to_rgb
 from runtime.errors import DataError, ImageError
+from tasks.drawing import to_rgb
 from unet.config import Preprocess
 
 LAYOUTS = [

@@ -21,16 +21,16 @@ from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.points.files import FORMATS, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
-from data_utils.visualize import render_points
-from data_utils.visualize_volumes import render_volume_points
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import SettingsError
+from tasks.drawing import render_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.truth import read_prediction
 from tasks.landmarks.write import PointFormat
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
+from tasks.volume_drawing import render_volume_points
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 

@@ -13,12 +13,12 @@ from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, true_answers
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize import SHADES, shade_objects, touching_pairs
 from inference.views import average
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
 from tasks.components import components
 from tasks.decoder import decode_strips
+from tasks.drawing import SHADES, shade_objects, touching_pairs
 from tasks.object_labels import label_classes, label_numbers
 from tasks.objects import finder
 from tasks.objects.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers

@@ -7,7 +7,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from data_utils.image_io.writers import write_pages, write_png
+from tasks.writers import write_pages, write_png
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 3), np.uint8), ((4, 5), np.uint16), ((4, 5, 3), np.uint8)])

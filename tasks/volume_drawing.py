@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.image_io.resize import resize_image, resize_mask
-from data_utils.visualize import contours, render_points, to_rgb, value_limits
+from tasks.drawing import contours, render_points, to_rgb, value_limits
 from unet.config import IGNORE_INDEX
 
 PAGE_SIDE = 320  # pixels of a volume's longest side on its page

@@ -1,12 +1,12 @@
 """Masks as colors, outlines and legends, and points, of images and of volumes.
 
-Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
+Modules: tasks/drawing.py, tasks/volume_drawing.py.
 """
 
 import numpy as np
 import pytest
 
-from data_utils.visualize import (
+from tasks.drawing import (
     GREY,
     MIN_COLOR_DISTANCE,
     RED,
@@ -21,7 +21,7 @@ from data_utils.visualize import (
     to_rgb,
     value_limits,
 )
-from data_utils.visualize_volumes import (
+from tasks.volume_drawing import (
     orthogonal_slices,
     render_volume_points,
     slices_of_interest,

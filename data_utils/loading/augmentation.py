@@ -1,13 +1,14 @@
 """Paired augmentation of images and of volumes: sampled in the loader's processes, done on the device.
 
 An `Augmentation` is sampled from the key (seed, epoch, sample) of its sample alone: the same in any batch, process or
-device.
+device. A further change of pixel values is an `Effect` of its own, which `sample_augmentation` draws.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +30,16 @@ WIDE_LABEL_TYPE = torch.int32  # labels that float32 may not hold exactly: they 
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+class Effect(ABC):
+    """A change of the values of one sample's pixels, on the device, that leaves them in their places."""
+
+    follows_recoloring: ClassVar[bool] = False  # whether contrast and brightness change before it; else after it
+
+    @abstractmethod
+    def apply(self, image: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+        """The changed sample (C, *spatial); `fill` and `std` (C, 1, ...) are those of the training images."""
+
+
 @dataclass(frozen=True)
 class Augmentation:
     """The augmentation of one sample. The default is the identity for an image; for a volume it needs `np.eye(3)`.
@@ -39,21 +50,14 @@ class Augmentation:
         elastic: (2, 3, 3), displacements (x, y) in pixels on a coarse grid; of images only.
         gain: (C,), the factor of the contrast about the data's mean.
         shift: (C,), the brightness in standard deviations of the data.
-        blur: sigma of a Gaussian in pixels.
-        noise: sigma of Gaussian noise in standard deviations of the data.
-        gamma: the exponent of a curve over the sample's own range.
-        resolution: the share of the voxels along (z, y, x) that is kept; of volumes only.
+        effects: what else changes pixel values, in this order.
     """
 
     matrix: np.ndarray = field(default_factory=lambda: np.eye(2))
     elastic: np.ndarray | None = None
     gain: np.ndarray | float = 1.0
     shift: np.ndarray | float = 0.0
-    blur: float = 0.0
-    noise: float = 0.0
-    noise_seed: int = 0
-    gamma: float = 1.0
-    resolution: tuple[float, ...] | None = None
+    effects: tuple[Effect, ...] = ()
 
     @property
     def moves(self) -> bool:
@@ -73,8 +77,71 @@ class Augmentation:
     @property
     def is_identity(self) -> bool:
         """Whether nothing happens."""
-        is_recolored = np.any(self.gain != 1) or np.any(self.shift) or self.gamma != 1
-        return not (self.moves or is_recolored or self.blur or self.noise or self.resolution)
+        is_recolored = np.any(self.gain != 1) or np.any(self.shift)
+        return not (self.moves or is_recolored or self.effects)
+
+
+@dataclass(frozen=True)
+class LowerResolution(Effect):
+    """A volume as if scanned with a share of its voxels along each of (z, y, x)."""
+
+    shares: tuple[float, ...]
+
+    def apply(self, image: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+        size = image.shape[1:]
+        coarse_size = [max(1, round(share * side)) for share, side in zip(self.shares, size, strict=True)]
+        coarse = F.interpolate(image[None], coarse_size, mode="nearest-exact")
+        return F.interpolate(coarse, size, mode="trilinear")[0]
+
+
+@dataclass(frozen=True)
+class Blur(Effect):
+    """Gaussian blur of `sigma` pixels, edges replicated.
+
+    It is a sum of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.
+    """
+
+    sigma: float
+
+    def apply(self, image: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+        radius = math.ceil(3 * self.sigma)
+        weights = [math.exp(-0.5 * (k / self.sigma) ** 2) for k in range(-radius, radius + 1)]
+        for dim in range(1, image.ndim):
+            length = image.shape[dim]
+            replicated = torch.arange(-radius, length + radius, device=image.device).clamp(0, length - 1)
+            padded = image.index_select(dim, replicated)
+            image = sum(weight * padded.narrow(dim, k, length) for k, weight in enumerate(weights)) / sum(weights)
+        return image
+
+
+@dataclass(frozen=True)
+class Gamma(Effect):
+    """A power curve over each channel's own range that maps the data's mean to itself and keeps brightness."""
+
+    exponent: float
+
+    def apply(self, image: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+        spatial = tuple(range(1, image.ndim))
+        low = image.amin(spatial, keepdim=True)
+        high = image.amax(spatial, keepdim=True)
+        extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)
+        middle = fill.clamp(low, high)
+        curved = extent * ((image - low) / extent) ** self.exponent
+        curved_middle = extent * ((middle - low) / extent) ** self.exponent
+        return curved - curved_middle + middle
+
+
+@dataclass(frozen=True)
+class Noise(Effect):
+    """Gaussian noise of `sigma` standard deviations of the data."""
+
+    follows_recoloring = True
+
+    sigma: float
+    seed: int
+
+    def apply(self, image: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+        return image + self.sigma * std * unit_noise(image.shape, self.seed, image.device)
 
 
 def sample_augmentation(
@@ -135,13 +202,16 @@ def sample_augmentation(
     shift = np.full(channels, 0.2 * brightness)
     if not is_strong:
         return replace(augmentation, gain=gain, shift=shift)
+    effects = list(augmentation.effects)
+    if blur < 0.2:
+        effects.insert(len(effects) - 1, Blur(1.0 + 0.5 * blur_sigma))  # before the gamma of a volume
+    if noise < 0.3:
+        effects.append(Noise(0.15 + 0.1 * noise_sigma, noise_seed))
     return replace(
         augmentation,
         gain=gain * (1 + 0.1 * channel_contrast),
         shift=shift + 0.1 * channel_brightness,
-        blur=(1.0 + 0.5 * blur_sigma) if blur < 0.2 else 0.0,
-        noise=(0.15 + 0.1 * noise_sigma) if noise < 0.3 else 0.0,
-        noise_seed=noise_seed,
+        effects=tuple(effects),
     )
 
 
@@ -178,8 +248,10 @@ def _volume_augmentation(
     most_degrees = 30 if is_strong else 15
     turns = _turns(math.radians(most_degrees) * tilts, np.array(spacing[::-1], dtype=float))
     shares[np.array(spacing) > SIMILAR_SPACING_FACTOR * min(spacing)] = 1.0
-    resolution = tuple(shares.tolist()) if lower_resolution < 0.25 else None
-    return Augmentation(flips[:, None] * turns / scale, gamma=math.exp(log_gamma), resolution=resolution)
+    effects: list[Effect] = [Gamma(math.exp(log_gamma))]
+    if lower_resolution < 0.25:
+        effects.insert(0, LowerResolution(tuple(shares.tolist())))
+    return Augmentation(flips[:, None] * turns / scale, effects=tuple(effects))
 
 
 def _turns(angles: np.ndarray, spacing: np.ndarray) -> np.ndarray:
@@ -266,13 +338,9 @@ def augment(
         # resampling blurs and rounds: a sample that stays must come back exactly
         if not augmentation.moves:
             new_images[i] = images[i]
-    _degrade(new_images, augmentations, fill)
+    _apply_effects(new_images, augmentations, fill, std, follow_recoloring=False)
     new_images = recolor(new_images, gain, shift, fill, std)
-    for i, augmentation in enumerate(augmentations):
-        if augmentation.noise:
-            new_images[i] += (
-                augmentation.noise * std * unit_noise(images[i].shape, augmentation.noise_seed, images.device)
-            )
+    _apply_effects(new_images, augmentations, fill, std, follow_recoloring=True)
     new_targets = targets.move(
         move_labels=lambda labels, unknown: _move_labels(labels, unknown, grid, outside),
         move_points=lambda points: _move_points(points, augmentations, size),
@@ -280,15 +348,14 @@ def augment(
     return torch.where(outside[:, None], fill, new_images), new_targets
 
 
-def _degrade(images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor) -> None:
-    """Lower the resolution of images, blur them and curve their values, in place, each by its augmentation."""
+def _apply_effects(
+    images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor, std: Tensor, *, follow_recoloring: bool
+) -> None:
+    """Change the values of images in place, each by the effects of its augmentation before or after recoloring."""
     for i, augmentation in enumerate(augmentations):
-        if augmentation.resolution:
-            images[i] = _lower_resolution(images[i], augmentation.resolution)
-        if augmentation.blur:
-            images[i] = _blur(images[i], augmentation.blur)
-        if augmentation.gamma != 1:
-            images[i] = _apply_gamma(images[i], augmentation.gamma, fill)
+        for effect in augmentation.effects:
+            if effect.follows_recoloring == follow_recoloring:
+                images[i] = effect.apply(images[i], fill, std)
 
 
 def _move_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -> Tensor:
@@ -357,37 +424,3 @@ def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) 
 
 def _sample(pictures: Tensor, grid: Tensor, mode: str) -> Tensor:
     return F.grid_sample(pictures, grid, mode=mode, padding_mode="border", align_corners=False)
-
-
-def _lower_resolution(volume: Tensor, shares: Sequence[float]) -> Tensor:
-    """A volume (C, D, H, W) as if scanned with a share of its voxels along each axis."""
-    coarse_size = [max(1, round(share * side)) for share, side in zip(shares, volume.shape[1:], strict=True)]
-    coarse = F.interpolate(volume[None], coarse_size, mode="nearest-exact")
-    return F.interpolate(coarse, volume.shape[1:], mode="trilinear")[0]
-
-
-def _blur(image: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur of one image (C, H, W) or (C, D, H, W), edges replicated.
-
-    It is a sum of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.
-    """
-    radius = math.ceil(3 * sigma)
-    weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
-    for dim in range(1, image.ndim):
-        length = image.shape[dim]
-        replicated = torch.arange(-radius, length + radius, device=image.device).clamp(0, length - 1)
-        padded = image.index_select(dim, replicated)
-        image = sum(weight * padded.narrow(dim, k, length) for k, weight in enumerate(weights)) / sum(weights)
-    return image
-
-
-def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
-    """A power curve over each channel's own range that maps the data's mean `fill` to itself and keeps brightness."""
-    spatial = tuple(range(1, image.ndim))
-    low = image.amin(spatial, keepdim=True)
-    high = image.amax(spatial, keepdim=True)
-    extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)
-    middle = fill.clamp(low, high)
-    curved = extent * ((image - low) / extent) ** gamma
-    curved_middle = extent * ((middle - low) / extent) ** gamma
-    return curved - curved_middle + middle

@@ -8,7 +8,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import (
+    STRENGTHS,
+    Augmentation,
+    Blur,
+    Gamma,
+    LowerResolution,
+    Noise,
+    augment,
+    pack_augmentations,
+    sample_augmentation,
+)
 from tasks.classes.target import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
@@ -107,7 +117,7 @@ def test_augmented_images_keep_their_shape_in_any_type(strength, channels, dtype
 def test_a_sample_whose_augmentation_is_the_identity_comes_back_exactly():
     images, masks = batch(count=3, dtype=torch.float32, high=65535)
     masks = masks.long()
-    turned = Augmentation(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
+    turned = Augmentation(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, effects=(Blur(1.0), Noise(1.0, 0)))
     statistic = torch.full((3,), 777.7)
     new_images, new_masks = apply(
         images, masks, [Augmentation(), turned, Augmentation(shift=1.0)], statistic, statistic
@@ -242,7 +252,7 @@ def test_basic_changes_scale_angle_and_colors_by_what_is_documented():
         assert least <= np.min(values) < least + (most - least) / 20
         assert most - (most - least) / 20 < np.max(values) <= most
     assert 0.4 < np.mean([d.is_mirrored for d in basic]) < 0.6  # four standard deviations of 400 draws
-    assert not any(d.blur or d.noise or d.elastic is not None for d in basic)
+    assert not any(d.effects or d.elastic is not None for d in basic)
 
 
 def test_elastic_deformation_moves_as_far_as_drawn():
@@ -279,7 +289,7 @@ RAMP = torch.linspace(10, 20, 25).view(1, 1, 5, 5)
 
 def test_gamma_keeps_the_mean_of_each_channel():
     images = torch.cat([RAMP, RAMP], dim=1)
-    augmentations, means = [Augmentation(gamma=2.0)], torch.tensor([15.0, 10.0])
+    augmentations, means = [Augmentation(effects=(Gamma(2.0),))], torch.tensor([15.0, 10.0])
     bent, _ = apply(images, torch.zeros(1, 5, 5).long(), augmentations, means, torch.ones(2))
     assert bent[0, :, 2, 2].tolist() == [15.0, 12.5]
 
@@ -287,7 +297,7 @@ def test_gamma_keeps_the_mean_of_each_channel():
 def test_blur_is_gaussian():
     image = torch.zeros(1, 1, 21, 31, dtype=torch.float64)
     image[..., 10, 15] = 1.0
-    blurred, _ = warp(image, torch.zeros(1, 21, 31).long(), blur=1.2)
+    blurred, _ = warp(image, torch.zeros(1, 21, 31).long(), effects=(Blur(1.2),))
     assert blurred.sum().item() == pytest.approx(1.0, rel=1e-12)  # float64
     spread = (blurred[0, 0].sum(dim=0) * (torch.arange(31) - 15) ** 2).sum().item()
     assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
@@ -295,14 +305,14 @@ def test_blur_is_gaussian():
 
 def test_blur_continues_the_edges():
     step = torch.tensor([0.0] * 6 + [9.0] * 6).expand(1, 1, 2, 12)
-    blurred, _ = warp(step, torch.zeros(1, 2, 12).long(), blur=1.0)
+    blurred, _ = warp(step, torch.zeros(1, 2, 12).long(), effects=(Blur(1.0),))
     assert blurred[..., :3].tolist() == [[[[0.0] * 3] * 2]]
     assert torch.allclose(blurred[..., -3:], torch.tensor(9.0))
 
 
 def test_noise_has_the_seed_of_its_own_augmentation_whatever_its_place_in_the_batch():
     images = torch.full((2, 1, 8, 8), 5.0)
-    noisy = Augmentation(noise=0.5, noise_seed=123)
+    noisy = Augmentation(effects=(Noise(0.5, 123),))
     batch = {"fill": torch.zeros(1), "std": torch.full((1,), 2.0)}
     results = []
     for augmentations in ([noisy, Augmentation()], [Augmentation(), noisy]):
@@ -329,9 +339,9 @@ def test_the_host_does_not_read_values_of_the_device(size, spacing):
     images, masks = batch(size)
     how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
     augmentations = [sample_augmentation((0, i), **how) for i in range(7)] + [Augmentation(np.eye(len(size)))]
-    assert any(d.blur for d in augmentations)
-    assert any(d.noise for d in augmentations)
-    assert any(d.resolution if spacing else d.elastic is not None for d in augmentations)
+    kinds = {type(effect) for d in augmentations for effect in d.effects}
+    assert kinds == ({Blur, Noise, Gamma, LowerResolution} if spacing else {Blur, Noise})
+    assert spacing or any(d.elastic is not None for d in augmentations)
     numbers, statistic = pack_augmentations(augmentations, 3).to("meta"), torch.ones(3, device="meta")
     images, masks = images.to("meta"), masks.to("meta")
     with OnMetaDeviceOnly():

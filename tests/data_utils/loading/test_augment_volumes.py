@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import (
+    STRENGTHS,
+    Augmentation,
+    Blur,
+    Gamma,
+    LowerResolution,
+    augment,
+    pack_augmentations,
+    sample_augmentation,
+)
 from tasks.classes.target import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (7, 0), (9, 123456)]
@@ -164,7 +173,7 @@ def test_strong_augmentation_mirrors_volumes_along_each_axis(thick_augmentations
 
 EFFECTS = pytest.mark.parametrize(
     "effect",
-    [{"gamma": 0.7}, {"gamma": 1.5}, {"resolution": (0.5, 0.6, 0.9)}, {"blur": 1.0}],
+    [Gamma(0.7), Gamma(1.5), LowerResolution((0.5, 0.6, 0.9)), Blur(1.0)],
     ids=["lower gamma", "higher gamma", "resolution", "blur"],
 )
 
@@ -172,7 +181,7 @@ EFFECTS = pytest.mark.parametrize(
 @EFFECTS
 def test_effects_on_values_leave_masks_alone(effect):
     images, masks = batch()
-    new_images, new_masks = apply(images, masks, [Augmentation(np.eye(3), **effect)] * len(images))
+    new_images, new_masks = apply(images, masks, [Augmentation(np.eye(3), effects=(effect,))] * len(images))
     assert torch.equal(new_masks, masks.long())
     assert not torch.equal(new_images, images)
 
@@ -181,7 +190,7 @@ def test_effects_on_values_leave_masks_alone(effect):
 def test_gamma_bends_each_channels_own_range_about_the_datas_mean(gamma):
     values = torch.linspace(-2.0, 6.0, 9, dtype=torch.float64)
     image = torch.stack([values, 10 * values]).view(1, 2, 1, 3, 3)
-    bent, _ = apply(image, torch.zeros(1, 1, 3, 3), [Augmentation(np.eye(3), gamma=gamma)])
+    bent, _ = apply(image, torch.zeros(1, 1, 3, 3), [Augmentation(np.eye(3), effects=(Gamma(gamma),))])
     low, high = bent[0].flatten(1)[:, 0], bent[0].flatten(1)[:, -1]
     assert torch.allclose(high - low, torch.tensor([8.0, 80.0], dtype=torch.float64))
     assert torch.allclose(bent[0, 1], 10 * bent[0, 0])
@@ -191,5 +200,7 @@ def test_gamma_bends_each_channels_own_range_about_the_datas_mean(gamma):
 
 def test_a_low_resolution_has_as_few_values_along_an_axis_as_were_kept():
     image = torch.arange(16.0).expand(1, 1, 4, 4, 16)
-    coarse, _ = apply(image, torch.zeros(1, 4, 4, 16), [Augmentation(np.eye(3), resolution=(1.0, 1.0, 0.25))])
+    coarse, _ = apply(
+        image, torch.zeros(1, 4, 4, 16), [Augmentation(np.eye(3), effects=(LowerResolution((1.0, 1.0, 0.25)),))]
+    )
     assert coarse[0, 0, 0, 0].tolist() == [2, 2, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14, 14]

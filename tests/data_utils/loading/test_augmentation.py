@@ -1,11 +1,20 @@
 """The random numbers of augmentation: which they are, their ranges, and which axes of a volume they move."""
 
 import hashlib
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 
-from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import (
+    Augmentation,
+    Blur,
+    Gamma,
+    LowerResolution,
+    Noise,
+    pack_augmentations,
+    sample_augmentation,
+)
 
 
 def test_the_numbers_of_an_augmentation_are_packed_in_their_order():
@@ -21,10 +30,7 @@ def test_the_numbers_of_an_augmentation_are_packed_in_their_order():
 CHANGES = pytest.mark.parametrize(
     "settings",
     [
-        {"gamma": 1.1},
-        {"resolution": (1.0, 0.5, 1.0)},
-        {"blur": 1.0},
-        {"noise": 0.1},
+        {"effects": (Gamma(1.1),)},
         {"gain": np.array([1.0, 1.1])},
         {"shift": np.array([0.0, 0.1])},
         {"elastic": np.zeros((2, 3, 3))},
@@ -42,17 +48,22 @@ def test_an_augmentation_moves_by_its_matrix_or_its_elastic_part(settings):
     assert Augmentation(**settings).moves is ("elastic" in settings or "matrix" in settings)
 
 
+def effect_numbers(effect) -> list[float]:
+    """All numbers of an effect, in the order of its fields."""
+    return np.hstack([np.hstack([value]) for value in astuple(effect)]).tolist()
+
+
 @pytest.mark.parametrize(
     ("strength", "size", "channels", "spacing", "may_mirror", "expected"),
     [
-        ("mirror", (20, 30), 3, None, True, "006b8a04050f8b3a"),
-        ("basic", (20, 30), 3, None, True, "ab8732798b38e104"),
-        ("basic", (20, 30), 1, None, False, "55ef847c9365d99b"),
-        ("strong", (320, 340), 3, None, True, "ee35a0610211feee"),
-        ("strong", (40, 40), 1, None, True, "0ee4e16a408716c4"),
-        ("basic", (8, 9, 10), 1, (3.0, 1.0, 1.5), True, "6f977ddb75758f0a"),
-        ("strong", (8, 9, 10), 2, (3.0, 1.0, 1.5), True, "634cd2322bc9ec63"),
-        ("strong", (8, 9, 10), 1, (1.0, 1.0, 1.0), False, "d2c9a39db8a2d5c9"),
+        ("mirror", (20, 30), 3, None, True, "489788c847b395e6"),
+        ("basic", (20, 30), 3, None, True, "952cb6f6eeaf370f"),
+        ("basic", (20, 30), 1, None, False, "e85b190c7eddeea5"),
+        ("strong", (320, 340), 3, None, True, "ec71565faa61ee32"),
+        ("strong", (40, 40), 1, None, True, "3ae62883ee61f556"),
+        ("basic", (8, 9, 10), 1, (3.0, 1.0, 1.5), True, "5f90b7ee8c16f69e"),
+        ("strong", (8, 9, 10), 2, (3.0, 1.0, 1.5), True, "01df4b2b0b42e3ec"),
+        ("strong", (8, 9, 10), 1, (1.0, 1.0, 1.0), False, "1acae89bdbfdf281"),
     ],
     ids=[
         "mirrored",
@@ -77,8 +88,10 @@ def test_augmentations_are_those_that_older_runs_had(strength, size, channels, s
             *np.atleast_1d(augmentation.gain),
             *np.atleast_1d(augmentation.shift),
         ]
-        numbers += [augmentation.blur, augmentation.noise, augmentation.gamma, *(augmentation.resolution or ())]
-        rows.append(([round(float(number), 7) + 0.0 for number in numbers], augmentation.noise_seed))  # -0.0 is 0
+        by_type = {type(effect): effect for effect in augmentation.effects}
+        assert [kind for kind in (LowerResolution, Blur, Gamma, Noise) if kind in by_type] == list(by_type)
+        numbers += [number for effect in augmentation.effects for number in effect_numbers(effect)]
+        rows.append([round(float(number), 7) + 0.0 for number in numbers])  # -0.0 is 0
     assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == expected
 
 
@@ -97,7 +110,8 @@ def anisotropic_augmentations(spacing: tuple[float, float, float]) -> list[Augme
 def test_axes_are_alike_up_to_twice_the_spacing(coarse, is_alike):
     augmentations = anisotropic_augmentations((coarse, 1.0, 1.0))
     assert any(augmentation.matrix[2, 0] for augmentation in augmentations) is is_alike
-    assert any(augmentation.resolution and augmentation.resolution[0] < 1 for augmentation in augmentations) is is_alike
+    effects = [effect for augmentation in augmentations for effect in augmentation.effects]
+    assert any(isinstance(effect, LowerResolution) and effect.shares[0] < 1 for effect in effects) is is_alike
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])

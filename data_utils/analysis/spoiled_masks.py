@@ -11,7 +11,7 @@ from data_utils.analysis.inspection import InspectedSplits, SplitInspection, mas
 from data_utils.class_names import classes_example
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import decode_mask, read_image
-from data_utils.image_io.volumes import read_label_volume
+from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.invented_values import REPAIR, SWAPPED_FOLDERS_HINT
 from data_utils.mask_values import MANY_VALUES, count_colors, count_values, has_colors, is_run, show, sort_values
@@ -138,18 +138,30 @@ def _check_folders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, in
     """Raises DataError if some images hold a few values alone, as only masks do."""
     values: set[MaskValue] = set()
     for _, records in inspected_splits:
-        for i in spread_indices(len(records), IMAGES):
-            record = records[i]
-            with open_if_large(record["image"]) as picture, suppress(DataError):
-                image = None if picture is not None or records.dims == 3 else read_image(record["image"], "image")
-                if image is None or image.shape[2] not in (1, 3) or image.dtype not in (np.uint8, np.uint16):
-                    return
-                values.update(count_values(image[:, :, 0] if image.shape[2] == 1 else image))
+        for i in spread_indices(len(records), 1 if records.dims == 3 else IMAGES):
+            found = _image_values(records[i])
+            if found is None:
+                return
+            values |= found
     if 0 < len(values) <= FEW_VALUES:
         raise DataError(
             f"{SWAPPED_FOLDERS_HINT}? The masks hold {len(pixels)} values, {show(sort_values(pixels))}, and the images"
             f" {show(sort_values(values))} alone. If all values of the masks are classes, give --task classes"
         )
+
+
+def _image_values(record: Record) -> set[MaskValue] | None:
+    """The values of an image, as those of a mask; None for an image that is hardly a mask."""
+    source = record["image"]
+    with open_if_large(source) as picture, suppress(DataError):
+        if picture is not None:
+            return None
+        pixels = read_volume(source, record["name"])[0] if isinstance(source, VolumeFile) else read_image(source)
+        if isinstance(source, VolumeFile) and np.array_equal(pixels, np.rint(pixels)):
+            return set(np.unique(pixels).astype(int).tolist())
+        if pixels.ndim == 3 and pixels.shape[2] in (1, 3) and pixels.dtype in (np.uint8, np.uint16):
+            return set(count_values(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+    return None
 
 
 def _classes(inspected_splits: InspectedSplits) -> tuple[list[MaskValue], list[MaskValue]]:

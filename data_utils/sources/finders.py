@@ -111,7 +111,7 @@ def _find_polygons(folder: DataFolder) -> SplitOpeners:
 
 
 def _find_annotations(folder: DataFolder) -> SplitOpeners:
-    """Other annotations, if there are no masks. Raises DataError if there are points too, or of formats not read."""
+    """Other annotations, if there are no masks. Raises DataError if there are points too."""
     if folder.has_masks:
         return {}
     openers = find_annotations(folder.root, folder.named_splits, folder.config.allow_unpaired)
@@ -120,7 +120,15 @@ def _find_annotations(folder: DataFolder) -> SplitOpeners:
         raise DataError(
             f"{folder.root} holds annotations, and points in {file}; give --task classes or --task landmarks"
         )
-    if not openers and not folder.points:
+    return openers
+
+
+def _find_side_by_side(folder: DataFolder) -> SplitOpeners:
+    """Masks beside their images. Raises DataError if there are none, but annotations of a format that is not read."""
+    if folder.has_masks:
+        return {}
+    openers = find_side_by_side(folder.root, folder.named_splits, folder.config)
+    if not openers:
         check_formats(folder.root)
     return openers
 
@@ -139,6 +147,7 @@ FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
     _find_polygons,
     _find_annotations,
     DataFolder.open_points,
+    _find_side_by_side,
     _find_masks,
 )
 
@@ -153,10 +162,6 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     try:
         return next(filter(None, (find(folder) for find in FINDERS)))
     except NoFolderError as error:
-        openers = find_side_by_side(root, named_splits, config)
-        if openers:
-            return openers
-        check_formats(root)
         lines = other_csv_files(root)
         if not lines:
             raise

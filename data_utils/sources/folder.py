@@ -19,7 +19,10 @@ IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 # words by which other folders are known, alone, and before or behind the name of a split: train_masks, img_dir
 IMAGE_WORDS = "images?|imgs?|img_dir|inputs?|originals?"
-MASK_WORDS = "(?:cp_)?masks?|labels?|lbls?|ann|ann_dir|annot(?:ation)?s?|seg(?:mentation)?s?|gts?|ground[ _-]?truths?"
+MASK_WORDS = (
+    "(?:cp_)?masks?|labels?|lbls?|anno?|ann_dir|annot(?:ation)?s?|d?seg|seg(?:mentation)?s|segmentation|gts?|targets?"
+)
+MASK_WORDS += "|ground[ _-]?truths?"
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
 YOLO_LAYOUT = (
@@ -61,8 +64,29 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
 def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> (images, masks), of folders whose names agree but for a word, as train/ and train_masks/ do.
 
-    Empty if none agree so, or several that are no splits. Raises DataError if a split has images alone.
+    They lie side by side, or in each folder of a split. Empty if none agree so, or several that are no splits. Raises
+    DataError if a split has images alone.
     """
+    folders = children(root)
+    inner = {name: _pairs_by_words(folder) for name, folder in folders.items() if name in split_names}
+    if inner and all(len(pairs) == 1 for pairs in inner.values()):
+        return {name: next(iter(pairs.values())) for name, pairs in inner.items()}
+    pairs = _pairs_by_words(root)
+    splits = {name: pair for name, pair in pairs.items() if name in split_names}
+    if not splits and len(pairs) == 1:
+        ((image_folder, mask_folder),) = pairs.values()
+        return splits_below(image_folder, mask_folder, split_names) or {"train": (image_folder, mask_folder)}
+    lacking = (_by_other_words(folders, IMAGE_WORDS).keys() | folders.keys()) & split_names - splits.keys()
+    if splits and lacking:
+        beside = ", ".join(f"{pair[0].name}/ has {pair[1].name}/" for pair in splits.values())
+        raise DataError(
+            f"{root}: {beside}, but {min(lacking)} has no folder of masks beside it; add it, or move the images"
+        )
+    return splits
+
+
+def _pairs_by_words(root: Path) -> dict[str, tuple[Path, Path]]:
+    """The rest of the names of two folders, without their words -> the folders of images and of masks."""
     folders = children(root)
     images = _by_other_words(folders, IMAGE_WORDS)
     masks = _by_other_words(folders, MASK_WORDS)
@@ -70,20 +94,16 @@ def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tupl
     for name, mask_folder in masks.items():
         image_folder = images.get(name) or folders.get(name)
         if image_folder is not None:
-            pairs[name] = image_folder, mask_folder
+            pairs[name] = _only_inner(image_folder), _only_inner(mask_folder)
     if not pairs and len(images) == len(masks) == 1:
         pairs = {"": (next(iter(images.values())), next(iter(masks.values())))}
-    splits = {name: pair for name, pair in pairs.items() if name in split_names}
-    lacking = (images.keys() | folders.keys()) & split_names - splits.keys()
-    if not splits and len(pairs) == 1:
-        ((image_folder, mask_folder),) = pairs.values()
-        return splits_below(image_folder, mask_folder, split_names) or {"train": (image_folder, mask_folder)}
-    if splits and lacking:
-        beside = ", ".join(f"{pair[0].name}/ has {pair[1].name}/" for pair in splits.values())
-        raise DataError(
-            f"{root}: {beside}, but {min(lacking)} has no folder of masks beside it; add it, or move the images"
-        )
-    return splits
+    return pairs
+
+
+def _only_inner(folder: Path) -> Path:
+    """The only folder in a folder of its name, as unpacking leaves it; else the folder itself."""
+    inner = folder / folder.name
+    return inner if os.listdir(folder) == [folder.name] and inner.is_dir() else folder
 
 
 def _by_other_words(folders: Mapping[str, Path], words: str) -> dict[str, Path]:

@@ -1,6 +1,7 @@
 """Which mask belongs to which image, and what a file without partner gets; pairs of pictures as records."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources, first_files
-from data_utils.sources.folder import detect_suffix, files_by_stem, natural_sort_key
+from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, detect_suffix, files_by_stem, natural_sort_key
 from data_utils.sources.records import Metadata, Parts, Record, Records, divide
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import counted, listing
@@ -132,11 +133,17 @@ def find_masks(
 ) -> tuple[dict[str, str], list[str]]:
     """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
 
-    The suffix is detected if it is None.
+    The suffix is detected if it is None. If no names agree but for a suffix, they may do so but for the words that say
+    what a file is, as image_1 and mask_1 do.
     """
     files = files_by_stem(folder, "masks", endings)
+    stems = list(stems)
     if suffix is None:
         suffix = detect_suffix(stems, files)
+        if not any(stem + suffix in files for stem in stems):
+            by_image = _match_by_words(stems, files)
+            if by_image:
+                return by_image, []
     masks: dict[str, str] = {}
     others: list[str] = []
     for stem, file in files.items():
@@ -145,6 +152,25 @@ def find_masks(
         else:
             others.append(f"{file}: mask without image")
     return masks, others
+
+
+def _match_by_words(stems: Iterable[str], masks: Mapping[str, str]) -> dict[str, str]:
+    """Stem of the image -> mask, if names without the words at their ends agree; empty unless all of them differ."""
+    images = {_without_words(stem, IMAGE_WORDS): stem for stem in stems}
+    by_image: dict[str, str] = {}
+    for stem, file in masks.items():
+        name = _without_words(stem, MASK_WORDS)
+        by_image[images.get(name, stem)] = file
+    return by_image if len(by_image) == len(masks) and not by_image.keys().isdisjoint(images.values()) else {}
+
+
+def _without_words(stem: str, words: str) -> str:
+    """A stem without the words that its name begins or ends with."""
+    folder, name = os.path.split(stem)
+    match = re.fullmatch(
+        rf"(?:(?:{words})(?:[ _.-]|(?=\d)))?(.+?)(?:[ _.-](?:{words}))?", name, re.IGNORECASE | re.DOTALL
+    )
+    return os.path.join(folder, match[1] if match else name)
 
 
 def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:

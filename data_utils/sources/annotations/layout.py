@@ -83,7 +83,7 @@ def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -
     listed: dict[str, str] = {}
     for name in names:
         base = name.replace("\\", "/").rpartition("/")[2]
-        listed[base.casefold()] = base
+        listed[base.casefold()] = listed[os.path.splitext(base)[0].casefold()] = base
     counts: Counter[str] = Counter()
     alike: list[str] = []
     for parent, _, files in walk(root):
@@ -99,7 +99,7 @@ def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -
     for folder, count in counts.most_common(1):
         text += f"; {os.path.relpath(folder, root)}/ holds {count} of them: move them to images/"
     if alike:
-        text += f"; {alike[0]}: names must agree in upper and lower case"
+        text += f"; {alike[0]}: names must agree in all characters"
     return text
 
 

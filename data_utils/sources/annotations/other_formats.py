@@ -79,6 +79,12 @@ FORMATS = (
 def check_formats(root: Path) -> None:
     """Raises DataError, with a converter, for files of a format that is not read, in a folder or shortly below it."""
     for folder in _folders(root, LEVELS):
+        pickled = next(folder.glob("*_seg.npy"), None)
+        if pickled:
+            raise DataError(
+                f"{pickled} is a file of Cellpose that holds Python objects, which are never opened; save the masks as"
+                " PNG or TIFF beside the images in Cellpose: File, Save masks"
+            )
         files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
         for file in files[:FILES_IN_FOLDER]:
             hint = describe_format(file)

@@ -16,7 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.points.table import EMPTY_CELL, Certainty, ImagePoints, PointFileFormat, PointTable, number
+from data_utils.sources.points.table import (
+    EMPTY_CELL,
+    Certainty,
+    ImagePoints,
+    PointFileFormat,
+    PointTable,
+    number,
+    with_point,
+)
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 
@@ -33,7 +41,6 @@ DIALECTS = ",;\t"
 AXES = "xyz"
 NUMBERED_TITLE = re.compile(r"([xyz])_?(\d+)")  # X1
 AXIS_FIRST = re.compile(r"([xyzvXYZV])[_ .-](.+)")  # x_nose
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
 PREDICTED_TITLES = Certainty._fields  # further columns of a prediction
 
@@ -95,7 +102,8 @@ def read_table(file: str | Path) -> PointTable:
         entry = entries.setdefault(image, ImagePoints(str(file), image))
         for name, columns in headings.points.items():
             if separator != ",":
-                _mend_commas(row, [column for title, column in columns.items() if title in AXES])
+                for axis in columns.keys() & set(AXES):
+                    row[columns[axis]] = with_point(row[columns[axis]])
             if headings.layout == "long":
                 name = row[columns["name"]].strip()
                 if not image or not name:
@@ -106,13 +114,6 @@ def read_table(file: str | Path) -> PointTable:
     if not entries or not headings.points:
         raise NoPointsError(f"{file}: lists no points")
     return PointTable(headings.layout, axes.pop(), list(entries.values()))
-
-
-def _mend_commas(row: list[str], columns: Sequence[int]) -> None:
-    """Write a point for the comma of 121,9 in some cells of a row."""
-    for column in columns:
-        if DECIMAL_COMMA.fullmatch(row[column].strip()):
-            row[column] = row[column].replace(",", ".")
 
 
 def read_headings(rows: Rows, file: str) -> Headings | None:

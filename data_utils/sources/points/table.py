@@ -25,6 +25,7 @@ from runtime.errors import DataError
 
 LANDMARKS = "landmarks"  # the task of points
 EMPTY_CELL = 4  # the state of an empty cell, until `--absent` says what it means
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 MAX_COORDINATE = 1e7  # pixels or mm: a point further away is a mistake
 SEVERAL_TABLES_MESSAGE = (
     "several animals or persons in an image are not supported: give each an image of its own, or each point a name of"
@@ -202,6 +203,11 @@ def join_tables(tables: Sequence[PointTable]) -> PointTable:
             )
         entries += table.entries
     return PointTable(first.layout, first.axes, entries, first.space, all_names(tables))
+
+
+def with_point(text: str) -> str:
+    """A number with a point for a comma, as in 121,9; any other text as it is."""
+    return text.replace(",", ".") if DECIMAL_COMMA.fullmatch(text.strip()) else text
 
 
 def number(text: object, location: str) -> float:

@@ -26,6 +26,7 @@ from data_utils.sources.points.table import (
     PointTable,
     number,
     read_note,
+    with_point,
     written_note,
 )
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
@@ -87,7 +88,7 @@ def _point(row: str, location: str) -> Point:
         raise DataError(f"{location}: has {len(cells)} coordinates, expected x and y")
     if any(cell.lower() in MISSING_VALUES for cell in cells):
         return Point(UNKNOWN)
-    position = tuple(number(cell, location) for cell in cells)
+    position = tuple(number(with_point(cell), location) for cell in cells)
     return Point(UNKNOWN) if min(position) < 0 else Point(PRESENT, position)
 
 

@@ -34,6 +34,14 @@ LAYOUTS = {
     "train_images": "train_images/a.png train_masks/a.png\nval_images/b.png val_masks/b.png",
     "images_train": "images_train/a.png masks_train/a.png\nimages_val/b.png masks_val/b.png",
     "one pair of folders": "Original/a.png GroundTruth/a.png\nOriginal/b.png GroundTruth/b.png",
+    "words in splits": "train/images/a.png train/gt/a.png\nval/images/b.png val/gt/b.png",
+    "folders in folders": "train/train/a.jpg train_masks/train_masks/a_mask.gif\n"
+    "train/train/b.jpg train_masks/train_masks/b_mask.gif",
+    "BTCV": "img/img0001.nii.gz label/label0001.nii.gz\nimg/img0002.nii.gz label/label0002.nii.gz",
+    "words in both names": "images/image_1.png masks/mask_1.png\nimages/image_2.png masks/mask_2.png",
+    "words behind both names": "images/1_img.jpg masks/1_mask.png\nimages/22_img.jpg masks/22_mask.png",
+    "GlaS": "train_1.bmp train_1_anno.bmp\ntestA_1.bmp testA_1_anno.bmp",
+    "BIDS": "s1/anat/s1_T2w.nii s1/anat/s1_dseg.nii\ns2/anat/s2_T2w.nii s2/anat/s2_dseg.nii",
     "one image of several": "a_rgb.png a_mask.png\nb_rgb.png b_mask.png",
     "words in long names": "Set_1-2_Input/a.png Set_1_GroundTruth/a_segmentation.png\n"
     "Set_1-2_Input/b.png Set_1_GroundTruth/b_segmentation.png",

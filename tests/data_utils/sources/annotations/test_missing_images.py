@@ -33,7 +33,8 @@ def write_coco(root: Path) -> None:
         ("photos/face{}.jpg", f"; photos/ holds {COUNT} of them: move them to images/"),
         ("a/day 1/face{}.jpg", f"; a/day 1/ holds {COUNT} of them: move them to images/"),
         ("images/Face{}.JPG", "JPG is there for face"),
-        ("images/face{}.png", "looked in "),
+        ("images/face{}.png", "png is there for face"),
+        ("images/other{}.png", "looked in "),
     ],
 )
 def test_images_that_lie_elsewhere_or_are_spelled_otherwise_are_found(write, file, line, tmp_path):

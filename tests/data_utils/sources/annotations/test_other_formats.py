@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -36,4 +37,11 @@ def test_a_format_that_is_not_read_is_named_with_its_converter(file, images, tmp
     Image.new("L", (8, 8)).save(tmp_path / images / "0.png")
     (tmp_path / file).write_text(content)
     with pytest.raises(DataError, match=rf"{file} holds annotations of [^;]*{name}[^;]*, which are not read; \w+"):
+        load_records(DataConfig(str(tmp_path)))
+
+
+def test_files_of_cellpose_are_never_opened(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "0.png")
+    np.save(tmp_path / "0_seg.npy", {"masks": np.zeros((8, 8))}, allow_pickle=True)
+    with pytest.raises(DataError, match=r"0_seg.npy is a file of Cellpose .* save the masks as PNG or TIFF"):
         load_records(DataConfig(str(tmp_path)))

@@ -112,3 +112,9 @@ def test_written_tps_leaves_no_number_of_a_point_out(tmp_path, two_images):
 def test_a_point_of_tps_is_unknown_where_one_coordinate_is_negative(tmp_path, point):
     (tmp_path / "a.tps").write_text(f"LM=2\n{point}\n1 1\nID=a\n")
     assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, PRESENT]]
+
+
+def test_a_comma_in_a_number_of_tps_is_a_point(tmp_path):
+    (tmp_path / "a.tps").write_text("LM=1\n12,5 -3,0\nIMAGE=a.png\nLM=1\n12,5 3\nIMAGE=b.png\n")
+    table = files.read(tmp_path / "a.tps")
+    assert table.positions[1].tolist() == [[12.5, 3.0]]

@@ -1,6 +1,6 @@
 """Loading data, side by side with milesial/Pytorch-UNet where a checkout of it is given: on the same files, in one run.
 
-python benchmarks/data.py [--pytorch-unet CHECKOUT] [--only images start files memory]
+python benchmarks/data.py [--pytorch-unet CHECKOUT] [--only images start]
 
 Everything is generated in a temporary folder; large sets are hard links to a few files, so that only folders grow.
 Times are of the processor, of all threads and child processes, but for starts, which are by the clock.
@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -28,18 +26,16 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import BatchSplit, Slot, padded_shapes
+from data_utils.loading.batch_sampler import Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.pairs import open_pairs
 from tasks.classes.reader import ClassReader
 from train_utils.dataset import load_dataset_info
-from unet import Preprocess, UNetConfig
+from unet import Preprocess
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
-BATCH = 4
 TURN = 12  # calls
-CASES = ("images", "start", "files", "memory")
+CASES = ("images", "start")
 
 
 def write_pairs(folder: Path, count: int, size: tuple[int, int], distinct: int) -> Path:
@@ -137,50 +133,6 @@ def bench_start(work: Path, theirs_too: bool, pairs: int = 20_000) -> dict:
         their_seconds = time.perf_counter() - start
         values |= {"theirs": f"{their_seconds:.1f} s", "ratio": f"{their_seconds / seconds['cold']:.1f}"}
     return values
-
-
-def bench_files(work: Path, theirs_too: bool) -> dict:
-    """Milliseconds for a sample among 400 and among 1,000,000 files."""
-    counts, functions = (400, 1_000_000), {}
-    for count in counts:
-        folder = write_pairs(work / f"files{count}", count, SMALL, 400)
-        functions[f"ours, {count} files"] = ours(folder, 1.0)
-    seconds = seconds_of_each(functions, 400)
-    if theirs_too:
-        others = {f"theirs, {n} files": theirs(work / f"files{n}", 1.0, n) for n in counts}
-        seconds |= seconds_of_each(others, 5)
-    times = list(seconds.values())
-    values = {name: f"{1000 * value:.2f} ms" for name, value in seconds.items()}
-    return values | {"ours grows by": f"{times[1] / times[0] - 1:+.1%}"}
-
-
-def bench_memory(work: Path, theirs_too: bool) -> dict:
-    """MiB of the main process and two loader processes after each of 5 epochs over 20,000 pairs' names."""
-    del theirs_too
-    folder = work / "start" if (work / "start").exists() else write_pairs(work / "start", 20_000, SMALL, 400)
-    info = load_dataset_info(DataConfig(str(folder), scale=0.25))
-    config = UNetConfig(preprocess=info.preprocess())
-    steps = len(info.train) // BATCH
-    batch_split = BatchSplit(BATCH, groups=1, micro_batch_size=BATCH, accumulation=1)
-    shapes = network_shapes(info, config)
-    loader, _ = build_loaders(
-        info, config, shapes, batch_split, range(5 * steps), num_workers=2, device=torch.device("cpu")
-    )
-    values = {}
-    for step, _ in enumerate(loader, start=1):
-        if step % steps == 0:
-            children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
-            values[f"epoch {step // steps}"] = f"{sum(map(proportional_set, [str(os.getpid()), *children])):.0f} MiB"
-    return values
-
-
-def proportional_set(pid: str) -> float:
-    """MiB of a process, shared pages divided among those that share them; 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
 def ratio(seconds: dict[str, float]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which default command scores best after equal minutes: ours, Pytorch-UNet's or nnU-Net's.
+"""Which default command scores best after equal minutes: ours or Pytorch-UNet's.
 
 python benchmarks/side_by_side.py DATA RESULTS --pytorch-unet CHECKOUT --minutes 10
 
@@ -10,10 +10,8 @@ else the machine does. All read the same RGB files; CamVid's void is 255 in the 
 - Ours: `train.py --dataset SET --encoder none --max-minutes MINUTES`. Its time includes evaluations and the report.
 - Pytorch-UNet: `train.py --classes N`, as many epochs as fit; the weights are kept where the time ends, for its script
   saves only after an epoch. It holds out a tenth of the training images for evaluations of its own.
-- nnU-Net, with `--programs nnunet`: see benchmarks/nnunet.py.
 
-predict.py makes the masks of the validation images of the first two, nnU-Net its own. The code below scores them at the
-masks' own size.
+predict.py makes the masks of the validation images of both. The code below scores them at the masks' own size.
 """
 
 import argparse
@@ -108,12 +106,7 @@ def start_pytorch_unet(data: Path, folder: Path, args: argparse.Namespace) -> tu
     return [*command, *([] if precision() == "no" else ["--amp"])], variables
 
 
-def start_nnunet(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
-    """As `start_ours`."""
-    return [ROOT / "benchmarks" / "nnunet.py", data, folder, args.minutes, *CLASSES[data.name]], {}
-
-
-PROGRAMS = {"ours": start_ours, "pytorch-unet": start_pytorch_unet, "nnunet": start_nnunet}
+PROGRAMS = {"ours": start_ours, "pytorch-unet": start_pytorch_unet}
 MODELS = {"ours": "run/model", "pytorch-unet": "weights.pth"}  # of which predict.py writes the masks
 
 
@@ -124,10 +117,9 @@ def run_program(program: str, data: Path, folder: Path, args: argparse.Namespace
     with (folder / "log").open("w") as log:
         command = list(map(str, [sys.executable, *command]))
         subprocess.run(command, check=True, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
-    if program in MODELS:
-        predict = [ROOT / "predict.py", "--model", folder / MODELS[program], "--input", data / "val" / "images"]
-        predict += ["--output", folder / "masks"]
-        subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
+    predict = [ROOT / "predict.py", "--model", folder / MODELS[program], "--input", data / "val" / "images"]
+    predict += ["--output", folder / "masks"]
+    subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
     if program == "ours":
         return json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     return int((folder / "log").read_text().split("steps:")[1])

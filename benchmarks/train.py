@@ -1,4 +1,4 @@
-"""Training programs side by side, ours and Pytorch-UNet's, and the share of what the machine can do.
+"""Training programs side by side, ours and Pytorch-UNet's.
 
 python benchmarks/train.py --pytorch-unet CHECKOUT     (of https://github.com/milesial/Pytorch-UNet, or none)
 python benchmarks/train.py --pytorch-unet CHECKOUT --mixed_precision bf16
@@ -7,8 +7,7 @@ python benchmarks/train.py -- --num-workers 8          (behind -- come more flag
 
 Both are run as a user would: the default network (31,037,698 parameters, batch norm), the same files in Carvana's
 formats, one epoch of them, the same scale, batch and threads; cross-entropy + Dice, gradients clipped to 1, an
-optimizer with two moments (AdamW; RMSprop with momentum), no augmentation. Programs and limits take turns, medians
-count.
+optimizer with two moments (AdamW; RMSprop with momentum), no augmentation. The programs take turns, medians count.
 
 - Steady state: after 3 steps, without evaluations. Whole: from the start of the process to its end. No training image
   is held out. Ours evaluates one other image at its end; Pytorch-UNet no image, but it looks through all weights and
@@ -16,11 +15,12 @@ count.
 - Half precision is the profile's for ours, `--amp` for Pytorch-UNet: bf16 on a CPU, on a GPU fp16 with loss scaling.
 - Memory: on a GPU the most that torch held, else the largest resident set of the main process, without loaders'.
 - A stand-in for wandb notes when a step of Pytorch-UNet has ended, and draws and sends nothing.
-- The limits are those of benchmarks/roofline.py.
+- Of the dense peak: on a GPU, what the convolutions would take at the peak of its data sheet.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,12 +34,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.data import write_pairs
+from benchmarks.flops import peak_flops, training_flops
 from benchmarks.predict import timed
 from train_utils.monitoring.meter import WARMUP_STEPS
+from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
-GOALS = "Goals on an H100 or H200: 70% of the roofline; with norm and ReLU as one operator 45% of the dense peak."
 DISTINCT = 16  # files; the others are hard links to them
 NEVER = str(10**6)  # steps
 WANDB = """
@@ -143,23 +144,8 @@ def precision() -> str:
     return os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
 
 
-def limits(args: argparse.Namespace) -> dict[str, float]:
-    """What a step takes at least, as benchmarks/roofline.py measures it in a process of its own."""
-    size = [int(side * args.scale) for side in args.image_size]
-    command = [
-        sys.executable,
-        ROOT / "benchmarks" / "roofline.py",
-        "--batch-size",
-        args.batch_size,
-        "--image-size",
-        *size,
-    ]
-    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    return json.loads(timed([*command, "--precision", precision()], ROOT, env)[1])
-
-
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
-    """By program, and for `limits`: the median of each value over the repeats."""
+    """By program: the median of each value over the repeats."""
     data, results = folder / "data", {}
     write_pairs(data / "train", args.steps * args.batch_size, args.image_size, DISTINCT)
     write_pairs(data / "val", 1, args.image_size, 1)
@@ -169,51 +155,38 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float
             where = folder / f"{name}-{repeat}"
             where.mkdir()
             results.setdefault(name, []).append(run(args, data, where))
-        results.setdefault("limits", []).append(limits(args))
     return {
         name: {key: statistics.median(value[key] for value in values) for key in values[0]}
         for name, values in results.items()
     }
 
 
-def programs_table(
-    args: argparse.Namespace, results: dict[str, dict[str, float]], limit: dict[str, float]
-) -> list[str]:
+def seconds_at_peak(args: argparse.Namespace) -> float | None:
+    """What a step takes at the dense peak of this machine's GPU; None where that is not known."""
+    if not torch.cuda.is_available():
+        return None
+    peak = peak_flops(torch.cuda.get_device_name(), half=precision() != "no")
+    if peak is None:
+        return None
+    pixels = args.batch_size * math.prod(int(side * args.scale) for side in args.image_size)
+    config = UNetConfig()
+    return training_flops(UNet(config), config.in_channels) * pixels / peak / 1e12
+
+
+def programs_table(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> list[str]:
     """A row for each program, and their ratio."""
     images = args.steps * args.batch_size
-    shares = {
-        "of the convolutions' limit": limit["convolutions"],
-        "of the roofline": limit["convolutions"] + limit["eager"],
-        **({"of the dense peak": limit["at_peak"]} if "at_peak" in limit else {}),
-    }
-    rows = [["program", "steady state", "whole program", *shares, "memory"], ["---"] * (4 + len(shares))]
+    at_peak = seconds_at_peak(args)
+    rows = [["program", "steady state", "whole program", "of the dense peak", "memory"], ["---"] * 5]
     for name, value in results.items():
-        step = args.batch_size / value["steady"]
-        speeds = [f"{value['steady']:.3g} images/s", f"{images / value['seconds']:.3g} images/s"]
-        rows.append([name, *speeds, *(f"{least / step:.1%}" for least in shares.values()), f"{value['memory']:.2f} GB"])
+        steady, whole = value["steady"], images / value["seconds"]
+        share = "" if at_peak is None else f"{at_peak * steady / args.batch_size:.1%}"
+        rows.append([name, f"{steady:.3g} images/s", f"{whole:.3g} images/s", share, f"{value['memory']:.2f} GB"])
     if len(results) == 2:
         ours, theirs = results.values()
         steady, whole = ours["steady"] / theirs["steady"], theirs["seconds"] / ours["seconds"]
-        rows.append(
-            ["ratio", f"{steady:.2f}", f"{whole:.2f}", *[""] * len(shares), f"{ours['memory'] / theirs['memory']:.2f}"]
-        )
+        rows.append(["ratio", f"{steady:.2f}", f"{whole:.2f}", "", f"{ours['memory'] / theirs['memory']:.2f}"])
     return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def limits_table(limit: dict[str, float]) -> list[str]:
-    """What a step takes at least."""
-    seconds = {
-        "convolutions, each in its better layout": limit["convolutions"],
-        "convolutions in channels-last": limit["channels_last"],
-        f"the rest, at {limit['gigabytes_per_second']:.0f} GB/s": limit["eager"],
-        "the rest, norm and ReLU as one operator": limit["fused"],
-        "roofline": limit["convolutions"] + limit["eager"],
-        "roofline, norm and ReLU as one operator": limit["convolutions"] + limit["fused"],
-    }
-    if "at_peak" in limit:
-        seconds[f"{limit['flops'] / 1e12:.2f} TFLOP at the dense peak"] = limit["at_peak"]
-    rows = [f"| {name} | {1e3 * value:.1f} ms |" for name, value in seconds.items()]
-    return ["| a step takes at least | |", "|---|---|", *rows]
 
 
 def main() -> None:
@@ -232,14 +205,13 @@ def main() -> None:
         args.pytorch_unet = args.pytorch_unet.resolve()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(args, Path(folder))
-    limit = results.pop("limits")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
     height, width = (int(side * args.scale) for side in args.image_size)
     print(
         f"torch {torch.__version__}, {device}, mixed precision {precision()}, {args.batch_size} images of"
         f" {height} x {width} a step, {args.steps} steps, median of {args.repeats}"
     )
-    print("\n".join(["", *programs_table(args, results, limit), "", *limits_table(limit), "", GOALS]))
+    print("\n".join(["", *programs_table(args, results)]))
 
 
 if __name__ == "__main__":

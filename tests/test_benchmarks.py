@@ -2,25 +2,16 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from benchmarks import recorded, same_numbers, same_rows
-from benchmarks.data import bench_memory, write_pairs
-from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
-from benchmarks.train import step_seconds, write_stand_ins
-from unet import UNet, UNetConfig
-
-SMALL = UNetConfig(base_channels=8, depth=2)
-OPERATORS = ("relu_", "threshold_backward", "cat", "add.Tensor", "max_pool2d_with_indices")
-NORMS = ("native_batch_norm", "native_batch_norm_backward")
+from benchmarks.train import programs_table, step_seconds, write_stand_ins
 
 
 def test_steps_of_pytorch_unet_are_timed_after_the_warm_up():
@@ -45,11 +36,14 @@ def test_the_stand_in_for_wandb_marks_steps_and_evaluations(tmp_path, monkeypatc
     assert marks[0]["seconds"] < marks[1]["seconds"]
 
 
-def test_memory_is_measured_after_each_of_five_epochs(tmp_path):
-    write_pairs(tmp_path / "start", 10, (40, 48), distinct=10)
-    memory = bench_memory(tmp_path, theirs_too=False)
-    assert [*memory] == [f"epoch {number}" for number in range(1, 6)]
-    assert all(value.endswith(" MiB") and float(value.split()[0]) > 0 for value in memory.values())
+def test_programs_are_compared_by_their_speed_and_memory():
+    args = SimpleNamespace(steps=10, batch_size=2)
+    here = {"steady": 3.0, "seconds": 8.0, "memory": 1.5}
+    there = {"steady": 2.0, "seconds": 10.0, "memory": 1.2}
+    *_, row, other, ratio = programs_table(args, {"here": here, "Pytorch-UNet": there})
+    assert row == "| here | 3 images/s | 2.5 images/s |  | 1.50 GB |"
+    assert other == "| Pytorch-UNet | 2 images/s | 2 images/s |  | 1.20 GB |"
+    assert ratio == "| ratio | 1.50 | 1.25 |  | 1.25 |"
 
 
 def test_every_fifth_photograph_validates(tmp_path):
@@ -75,54 +69,6 @@ def test_scores_side_by_side_leave_out_void_pixels(tmp_path):
         (tmp_path / folder).mkdir()
         Image.fromarray(np.array(rows, np.uint8)).save(tmp_path / folder / "a.png")
     assert class_iou(tmp_path / "masks", tmp_path / "truth", [0, 7]) == [1 / 2, 1]
-
-
-class BytesMoved(TorchDispatchMode):
-    """Bytes of inputs and outputs by operator, but for views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved: dict[str, int] = {}
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        result = operator(*args, **(kwargs or {}))
-        if not operator.is_view:
-            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            self.moved[operator.name()] = self.moved.get(operator.name(), 0) + size
-        return result
-
-
-def test_the_rooflines_bytes_are_those_of_the_networks_operators():
-    with BytesMoved() as counted:
-        UNet(SMALL)(torch.zeros(2, 3, 64, 96)).sum().backward()
-    moved = {name: counted.moved[f"aten::{name}"] for name in (*OPERATORS, *NORMS)}
-    relu = moved["relu_"] + moved["threshold_backward"]
-    # an operator's tensors count once here, but a norm reads its input twice, and backward its gradient too
-    norm = sum(moved[name] for name in NORMS) + relu * 3 / RELU
-    assert norm == pytest.approx(relu * NORM / RELU, rel=0.01)  # beside the activations a few numbers a channel
-    # of its three tensors, backward the pooling only touches those that it has forward
-    rest = moved["cat"] + moved["add.Tensor"] + 2 * moved["max_pool2d_with_indices"]
-    assert bytes_of(SMALL) == pytest.approx(norm + relu + rest, rel=0.01)
-    assert bytes_of(SMALL, fused=True) == pytest.approx(norm + rest, rel=0.01)
-
-
-def test_the_rooflines_bytes_follow_precision_and_weights():
-    assert bytes_of(SMALL, weights=100) - bytes_of(SMALL) == 100 * WEIGHT_BYTES
-    assert bytes_of(SMALL, weights=100, itemsize=2) - bytes_of(SMALL, itemsize=2) == 100 * (WEIGHT_BYTES + CAST_BYTES)
-    relu = bytes_of(SMALL) - bytes_of(SMALL, fused=True)
-    assert bytes_of(SMALL, itemsize=2) - bytes_of(SMALL, itemsize=2, fused=True) == relu / 2
-
-
-def bytes_of(config: UNetConfig, weights: int = 0, itemsize: int = 4, fused: bool = False) -> float:
-    """The bytes for two images of 64 x 96."""
-    return other_bytes(config, (2, 64, 96), weights, itemsize, fused=fused)
-
-
-def test_the_limit_has_every_convolution_in_both_layouts():
-    times = layout_seconds(UNet(SMALL), (2, 3, 32, 48), torch.float32, repeats=1)
-    assert len(times) == 2 * 5 + 2 + 1  # two in each of five blocks, two transposed ones, the last
-    assert all(len(layouts) == 2 and min(layouts) > 0 for layouts in times)
 
 
 def test_a_number_that_differs_is_named():

@@ -23,6 +23,7 @@ from train_utils.opened_run import OpenedRun, mark_finished
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.model_card import model_card
+from train_utils.reporting.pages import Views
 from train_utils.reporting.remarks import Facts, remarks_on
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
@@ -127,7 +128,7 @@ class Publisher:
             resume: the command that goes on with a run that was stopped.
         """
         best = self.state.best_evaluation(self.task)
-        views = {}
+        views: Views = {}
         if best is not None:
             model = UNet.from_pretrained(self.checkpoints.model_folder)
             predictor = Predictor(model.to(self.accelerator.device))

@@ -84,7 +84,6 @@ def main() -> None:
         accelerator, run.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
     checkpoints.resume(run.checkpoint, state, model)
-    state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
 
     publisher = Publisher(accelerator, network, checkpoints, schedule, state, data, task)
     with shortage_recorded(run.output_dir, network, batch_split, state):

@@ -54,6 +54,7 @@ class Publisher:
     task: Task
 
     def __post_init__(self) -> None:
+        self.state.best_evaluation(self.task)  # damaged scores end the run now, and not when its report is written
         self.folder = self.checkpoints.folder.parent
         settings, compared_by = self.checkpoints.settings, self.task.compared_by
         self.log = RunLog(self.accelerator, self.folder, settings, self.schedule, self.state, compared_by)

@@ -1,1 +1,1 @@
-"""Measurements of a run while it goes on: throughput, FLOPs, profiler traces, trackers."""
+"""Measurements of a run while it goes on: the log, the speed of steps, a trace of some, trackers."""

@@ -1,10 +1,12 @@
 """Train a U-Net for semantic segmentation of images or volumes.
 
-The flags say what is computed. Options of `accelerate launch`, or a profile (a file of them), say on which devices.
+The flags say what is computed. Options of `accelerate launch`, or a profile (a file of them), say on which devices;
+without them one GPU is used where there is one, else the CPU.
 
-A laptop:        accelerate launch --config_file accelerate_configs/cpu.yaml train.py --dataset DATA --max-minutes 10
-One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cells
-All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
+Check the data:  python train.py --dataset DATA --check-data
+CPU or one GPU:  python train.py --dataset DATA --output-dir runs/cells --max-minutes 10
+All GPUs:        accelerate launch --multi_gpu train.py --dataset DATA --output-dir runs/cells
+By a profile:    accelerate launch --config_file accelerate_configs/fp16.yaml train.py --dataset DATA
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds

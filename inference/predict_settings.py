@@ -99,7 +99,7 @@ class PredictSettings:
 
 def parse_args(description: str) -> PredictSettings:
     """The settings from the command line; the model and its preprocessing are described by the model's config.json."""
-    usage = "predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
+    usage = "python predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
     parser = Arguments(description, usage, HABITS)
     add_settings(parser, PredictSettings)
     args = PredictSettings(**checked(PredictSettings, vars(parser.parse_args())))

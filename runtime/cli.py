@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from runtime import VERSION
 from runtime.errors import SettingsError, UsageError
 from runtime.redact import PASSWORD
 from runtime.script import print_error
@@ -37,6 +38,8 @@ class Arguments(argparse.ArgumentParser):
     def __init__(self, description: str, usage: str | None = None, hints: Mapping[str, str] | None = None) -> None:
         style = argparse.RawDescriptionHelpFormatter  # a description keeps its lines
         super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=style)
+        version = f"unet-accelerate {VERSION}"
+        self.add_argument("--version", action="version", version=version, help="print the version and end")
         self.hints: dict[str, str] = {}
         if hints:
             for flags, hint in {**LAUNCH_HINTS, **hints}.items():

@@ -217,14 +217,21 @@ def mixed_depths(findings: Findings) -> Iterator[str]:
 
 
 def few_images(findings: Findings) -> Iterator[str]:
-    """Splits of so few images that nothing can be learned or scored."""
-    lengths = list(map(len, findings.inspected_records))
+    """Splits of so few images or volumes that nothing can be learned or scored."""
+    splits = findings.inspected_records
+    lengths = list(map(len, splits))
+    kind = "volume" if splits and splits[0].dims == 3 else "image"
     if findings.class_map is not None and 0 < sum(lengths) < FEW_IMAGES:
         counts = " and ".join(f"{length} for {use}" for length, use in zip(lengths, USES, strict=False))
-        images = counted(sum(lengths), "image is", "images are")
+        images = counted(sum(lengths), f"{kind} is", f"{kind}s are")
         yield (
             f"{images} very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
             " (docs/preparing-masks.md#how-many-images)"
+        )
+    elif kind == "volume" and lengths[1:] == [1]:
+        yield (
+            "the score will be that of a single validation volume, much of it luck: --fold 1/5 to --fold 5/5 measure"
+            " all (docs/data.md, Validation images)"
         )
 
 

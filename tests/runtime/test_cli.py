@@ -14,7 +14,7 @@ import pytest
 from support.in_process import parsed
 from support.launches import launch
 
-from runtime import cli, script
+from runtime import VERSION, cli, script
 from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError
 from runtime.script import run_script
@@ -163,3 +163,10 @@ def test_a_flag_that_is_missing_or_not_ours_is_named(parse, words, answer):
 @pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
 def test_two_sides_in_one_word_are_answered_with_what_the_flag_takes(parse, sides):
     assert parse("--input", "a", "--size", sides, "1").endswith("; give --size H W")
+
+
+def test_a_script_prints_its_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        Arguments("").parse_args(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"unet-accelerate {VERSION}\n"

@@ -37,7 +37,7 @@ HABITS = {  # flags of other programs, without their dashes -> the text to type 
 
 def parse_args(description: str) -> TrainSettings:
     """Parse and check the command line; a mistake ends the process with one line."""
-    usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
+    usage = "python train.py --dataset DATA --output-dir DIR [flags], or accelerate launch [options] train.py ..."
     parser = cli.Arguments(description, usage, HABITS)
     parser.add_argument("folder", nargs="?", metavar="DATA", help="the same as --dataset DATA")
     for title in GROUPS:

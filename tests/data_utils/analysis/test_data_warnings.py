@@ -97,6 +97,13 @@ def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation
     assert line.startswith(f"{training + validation} images are very few {counts}: the score will be luck")
 
 
+@pytest.mark.parametrize(("validation", "is_said"), [(1, True), (2, False)])
+def test_the_score_of_a_single_validation_volume_is_said_to_be_luck(validation, is_said):
+    volume = {0: 10, 1: 10}
+    lines = warnings_of(split_of(*[volume] * 4, dims=3), split_of(*[volume] * validation, dims=3))
+    assert [line.startswith("the score will be that of a single validation") for line in lines] == [True] * is_said
+
+
 @pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])
 def test_ignored_pixels_are_much_from_a_fifth_on(ignored_pixels, is_said):
     class_map = ClassMap(("sky", "land"), (0, 1), 255)

@@ -138,6 +138,7 @@ def error_plot(errors: Mapping[str, np.ndarray], unit: str) -> str | None:
                 axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1])
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
         axes.set_yticks(range(len(errors)), [shorten(printable(name)) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}")

@@ -57,18 +57,22 @@ class Decoder(ABC, Generic[OwnTask]):
         """The labels of a prediction, in the form that `Predictor` returns."""
         return labels
 
-    @abstractmethod
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written."""
+        """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written.
 
-    @abstractmethod
+        Here, and in what follows, each output is a separate yes-or-no question.
+        """
+        return logits.sigmoid()
+
     def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         """Logits that have these `probabilities`."""
+        # the logarithm of 0 could not be interpolated
+        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
 
     def entropy(self, logits: Tensor) -> Tensor:
         """The entropy of the answer at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
 
-        Here each output is a separate yes-or-no question, and the result is the entropy of the least sure one.
+        Of several questions it is that of the least sure one.
         """
         probabilities = self.probabilities(logits)
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)

@@ -29,51 +29,31 @@ class ClassMeans(Scores):
         by_image: (images, 1), the mean IoU of each image.
     """
 
+    compared = MEANS[0]
     headline: Sequence[Column] = MEANS
+    beside_image = ("mean_iou", "mean_dice")
+    recorded_by_name = ("iou", "dice")
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        super().__init__(sums, by_image)
         self.names = tuple(names)
-        self.sums = sums
-        self.by_image = by_image
-
-    @property
-    @abstractmethod
-    def values(self) -> dict[str, Any]:
-        """Means over the classes by name, and a list over the classes by metric."""
 
     @property
     @abstractmethod
     def counts(self) -> ClassCounts:
         """The pixels that each class is scored by."""
 
-    @property
-    def means(self) -> dict[str, Any]:
-        return self.values
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        values = self.values
+        by_name = {}
+        for index, name in enumerate(self.names):
+            by_name[name] = {key: values[key][index] for key in self.recorded_by_name}
+        return by_name
 
     @property
     def unfound(self) -> list[str]:
         is_unfound = (self.counts.truth > 0) & (self.counts.hits == 0)
         return [self.names[index] for index in is_unfound.nonzero()[:, 0].tolist()]
-
-    @property
-    def comparison(self) -> float:
-        return self.values["mean_iou"] or 0.0
-
-    @property
-    def image_comparison(self) -> list[float]:
-        return self.by_image[:, 0].tolist()
-
-    def record(self) -> dict[str, float | None]:
-        values = self.means
-        record = {f"eval/{column.key}": values[column.key] for column in self.headline}
-        for metric in ("iou", "dice"):
-            for name, value in zip(self.names, values[metric], strict=True):
-                record[f"eval/{metric}/{name}"] = value
-        return record
-
-    def by_class(self) -> dict[str, list[float | None]]:
-        values = self.values
-        return {"dice": values["dice"], "iou": values["iou"]}
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

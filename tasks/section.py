@@ -1,13 +1,12 @@
 """What a task shows of itself in the report, the model card, the trackers and the review, beside its scores."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from data_utils.targets.reader import TargetReader
-from tasks.drawing import join_in_row
+from tasks.drawing import join_in_row, to_rgb
 from tasks.tables import Table, markdown_text
 
 
@@ -15,7 +14,7 @@ class Figure(NamedTuple):
     """A plot or a table of the scores, below the images of the report.
 
     Args:
-        picture: (H, W, 3) uint8.
+        picture: (H, W, 3) uint8; the trackers show it too.
         source: the address of a plot, in place of a picture.
         table: of the same numbers.
     """
@@ -42,48 +41,44 @@ class Example(NamedTuple):
     pred: Any
 
 
-class Section(ABC):
+class Section:
     """The part of reports that depends on the task.
 
     Attributes:
-        task_name: the Hub's name of the task.
-        tags: the Hub's tags for the task.
+        task_name: the Hub's name of the task, in words.
         pipeline_tag: the Hub's pipeline tag for such models.
         mask_values: the meaning of the values in a mask of the predictor.
         answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
-        flags: flags of training that only this task has.
+        flags: flags of training that only some tasks have, this one among them.
         gains_from_encoder: whether pretrained encoders have helped with photographs.
-        curves: title -> {label: record}, at most two in one chart.
-        score_key: the record that models are compared by.
-        image_score: the name of the score of an image.
+        curves: title -> {label: record}, at most two in one chart; empty for the first two of the scores' headline.
         good: the score, of those that models are compared by, from which on a model is good.
         scores_hint, views_hint: sentences on the tables, and on the pictures of the worst and best images.
         names: of the classes.
         colors: of the classes, (classes, 3) uint8; None where names have no colors.
     """
 
-    task_name: ClassVar[str]
-    tags: ClassVar[Sequence[str]] = ()
+    task_name: ClassVar[str] = "Semantic segmentation"
     pipeline_tag: ClassVar[str] = "image-segmentation"
     mask_values: ClassVar[str] = ""
     answer: ClassVar[str] = ""
-    flags: ClassVar[Sequence[str]] = ()
+    flags: ClassVar[Sequence[str]] = ("loss", "class_weights")
     gains_from_encoder: ClassVar[bool] = True
-    curves: ClassVar[dict[str, dict[str, str]]]
-    score_key: ClassVar[str]
-    image_score: ClassVar[str] = "IoU"
+    curves: ClassVar[dict[str, dict[str, str]]] = {}
     good: ClassVar[float] = 0.9
     scores_hint: ClassVar[str] = ""
-    views_hint: ClassVar[str]
-    names: Sequence[str] = ()
+    views_hint: ClassVar[str] = ""
     colors: np.ndarray | None = None
 
     def __init__(self, reader: TargetReader) -> None:
         self.reader = reader
+        self.names: Sequence[str] = reader.class_names
 
-    @abstractmethod
     def description(self) -> str:
         """A sentence, in Markdown, on the answer of the model."""
+        if not self.names:
+            return f"{self.task_name}: {self.reader.describe()}."
+        return f"{self.task_name} into {len(self.names)} classes: {self.listed_names()}."
 
     def listed_names(self) -> str:
         """The names of the classes, in Markdown."""
@@ -99,13 +94,9 @@ class Section(ABC):
         """One picture, uint8 (H, W, 3), of the image, the truth and the prediction."""
         return join_in_row(list(self.views(example.image, example.truth, example.pred).values()))
 
-    @abstractmethod
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
-
-    def render_pictures(self, scores: Any) -> dict[str, np.ndarray]:
-        """Pictures of the scores by tag, for trackers."""
-        return {}
+        return {"image": to_rgb(image), "truth": to_rgb(truth), "prediction": to_rgb(pred)}
 
     def figures(self, scores: Any) -> list[Figure]:
         """Figures of the scores, for the report."""

@@ -16,19 +16,30 @@ from unet.config import UNetConfig
 class Scores(ABC):
     """Scores of predictions, kept as sums until they are read.
 
+    All that is shown of them are keys of `values` and of `by_name`.
+
     Attributes:
+        compared: the score by which models and images are compared: in 0..1, higher is better.
+        headline: the means in the log's lines, on the report's tiles and in the card.
+        beside_image: the keys of the few scores of an image alone; images are sorted by the first one.
+        recorded_by_name: the keys of the scores of each class that metrics.jsonl and the trackers have.
+        has_background: whether the first class is the background.
         sums: a tensor that adds up over images and processes.
-        by_image: (images, columns), zero for images that were not added; adds up over processes.
+        by_image: (images, ...), zero for images that were not added; adds up over processes. If a subclass does not
+            say otherwise, its first column is the compared score of each image.
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
-        has_background: whether the first class of `by_class` is the background.
-        headline: the means that stand in the log's lines, on the report's tiles and in the card, the first of `means`.
     """
 
-    has_background: ClassVar[bool] = True
+    compared: ClassVar[Column]
     headline: Sequence[Column]
-    sums: Tensor
-    by_image: Tensor
+    beside_image: Sequence[str] = ()
+    recorded_by_name: Sequence[str] = ()
+    has_background: ClassVar[bool] = True
     reliability: Tensor | None = None
+
+    def __init__(self, sums: Tensor, by_image: Tensor) -> None:
+        self.sums = sums
+        self.by_image = by_image
 
     @abstractmethod
     def add(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
@@ -47,13 +58,32 @@ class Scores(ABC):
 
     @property
     @abstractmethod
-    def comparison(self) -> float:
-        """The number by which models are compared: in 0..1, higher is better, 0 if nothing was counted."""
+    def values(self) -> dict[str, Any]:
+        """The scores of all images and classes together, by key; None for undefined scores."""
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """The scores of each class or landmark, by its name; empty for a task without names."""
+        return {}
 
     @property
-    @abstractmethod
+    def recorded(self) -> Sequence[str]:
+        """The keys of the scores that metrics.jsonl and the trackers have."""
+        return [column.key for column in self.headline]
+
+    @classmethod
+    def score_key(cls) -> str:
+        """The name of the compared score in metrics.jsonl."""
+        return f"eval/{cls.compared.key}"
+
+    @property
+    def comparison(self) -> float:
+        """The number by which models are compared, 0 if nothing was counted."""
+        return self.values[self.compared.key] or 0.0
+
+    @property
     def image_comparison(self) -> list[float]:
         """The comparison of each image, in 0..1."""
+        return self.by_image[:, 0].tolist()
 
     def merge(self, other: "Scores") -> None:
         """Add the counts of `other`, which come from other images.
@@ -69,30 +99,28 @@ class Scores(ABC):
         before = no_counts(counts.device) if self.reliability is None else self.reliability
         self.reliability = before + counts
 
-    @abstractmethod
     def record(self) -> dict[str, float | None]:
         """The scores under the names that metrics.jsonl and the trackers share; None for undefined scores."""
+        values = self.values
+        record = {f"eval/{key}": values[key] for key in self.recorded}
+        by_name = self.by_name()
+        for key in self.recorded_by_name:
+            for name, scores in by_name.items():
+                record[f"eval/{key}/{name}"] = scores[key]
+        return record
 
-    @abstractmethod
     def brief(self) -> dict[str, float | None]:
         """The few scores that are shown beside an image; images are sorted by the first one."""
+        values = self.values
+        return {key: values[key] for key in self.beside_image or self.recorded}
 
-    def by_class(self) -> dict[str, list[float | None]]:
-        """For each score by name, its value for each class; empty for a task without classes."""
-        return {}
-
-    @abstractmethod
     def report(self) -> dict[str, Any]:
         """The content of metrics.json except the images."""
+        return self.values
 
-    @property
-    @abstractmethod
-    def means(self) -> dict[str, Any]:
-        """The scores of all images and classes together, by the keys of `headline`."""
-
-    @abstractmethod
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
         """The tables of all scores, with those of boundaries if they are given."""
+        return []
 
     @property
     def remark(self) -> str:
@@ -106,8 +134,8 @@ class Scores(ABC):
 
     def summary(self) -> str:
         """The headline in one line."""
-        means = self.means
-        texts = [f"{column.title} {column.text(means)}" for column in self.headline]
+        values = self.values
+        texts = [f"{column.title} {column.text(values)}" for column in self.headline]
         line = ", ".join(texts)
         if self.remark:
             line += f"; {self.remark}"
@@ -133,7 +161,7 @@ class Task(ABC):
 
     Attributes:
         name: the task's name in --task and config.json.
-        compared_by: the name of `Scores.comparison`.
+        scores: the class of its scores.
         target: the class of its targets.
         terms: T, the number of terms of its loss.
         answers_classes: whether each pixel of a prediction has one class; boundaries and areas can then be scored, and
@@ -146,7 +174,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
-    compared_by: ClassVar[str]
+    scores: ClassVar[type[Scores]]
     target: ClassVar[type[Target]]
     terms: ClassVar[int]
     answers_classes: ClassVar[bool] = False
@@ -154,6 +182,11 @@ class Task(ABC):
     partners: tuple[int, ...] = ()
     mirrors: bool = True
     measured_fields: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def compared_by(self) -> str:
+        """The name of `Scores.comparison`."""
+        return self.scores.compared.title
 
     @property
     @abstractmethod
@@ -203,9 +236,9 @@ class Task(ABC):
             targets: (B, *spatial), rendered.
         """
 
-    @abstractmethod
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
+        return torch.stack(partial)
 
     def reliability(self, logits: Tensor, targets: OwnTarget) -> Tensor | None:
         """(bins, 3) counts of confidences and right answers, from logits (B, outputs, *spatial).
@@ -222,9 +255,12 @@ class Task(ABC):
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
         """Empty scores for a number of images."""
 
-    @abstractmethod
     def scores_from_json(self, value: dict[str, Any]) -> Scores:
         """The scores from a value of `Scores.to_json`."""
+        scores = self.new_scores(len(value["by_image"]))
+        scores.sums = torch.tensor(value["sums"], dtype=scores.sums.dtype).view(scores.sums.shape)
+        scores.by_image = torch.tensor(value["by_image"], dtype=scores.by_image.dtype).view(scores.by_image.shape)
+        return scores
 
     def to(self, device: torch.device) -> "Task":
         """The task with its tensors on a device."""
@@ -249,6 +285,6 @@ class Task(ABC):
         return self
 
     @classmethod
-    @abstractmethod
     def from_config(cls, config: UNetConfig) -> "Task":
         """The task of a trained model."""
+        return cls()

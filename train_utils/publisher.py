@@ -86,7 +86,9 @@ class Publisher:
                 count = evaluation_pictures(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-            pictures |= self.section.render_pictures(evaluation.scores)
+            for figure in self.section.figures(evaluation.scores):
+                if figure.picture is not None:
+                    pictures[f"eval/{figure.title.lower().replace(' ', '_')}"] = figure.picture
             self.log.tracker.pictures(evaluation.step, pictures)
         is_saved = False
         mark = ""
@@ -134,7 +136,7 @@ class Publisher:
             model = UNet.from_pretrained(self.checkpoints.model_folder)
             predictor = Predictor(model.to(self.accelerator.device))
             with self.accelerator.autocast():
-                panels, views = report_pictures(self.info, predictor, self.section, best.scores.image_comparison)
+                panels, views = report_pictures(self.info, predictor, self.section, best.scores)
             with tolerate_write_errors("predictions/"):
                 save_pictures(self.folder / "predictions", panels)
             say(best.scores.table())
@@ -168,7 +170,7 @@ class Publisher:
             lacks_encoder=self.section.gains_from_encoder and is_of_photographs and not has_encoder,
             is_generated=info.config.dataset == DataConfig.dataset,
             is_good=best is not None and best.scores.comparison >= self.section.good,
-            score=self.section.score_key,
+            score=self.task.scores.score_key(),
             answers="points" if info.reader.takes_points else "masks",
             examples="volume" if info.val.records.dims == 3 else "image",
         )
@@ -180,8 +182,9 @@ class Publisher:
             "epochs done": f"{self.schedule.epoch(self.state.step):.1f}",
             "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
         }
+        kind = "volume" if self.info.val.records.dims == 3 else "image"
         for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
-            number, _, label = counted(len(images), f"{use} image").partition(" ")
+            number, _, label = counted(len(images), f"{use} {kind}").partition(" ")
             extent[label] = number
         return extent
 

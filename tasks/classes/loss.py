@@ -1,7 +1,6 @@
 """The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Classes(PixelsAndRegions):
     """
 
     name = "classes"
-    compared_by = "mean IoU"
+    scores = ClassScores
     target = ClassTarget
     answers_classes = True
 
@@ -75,9 +74,6 @@ class Classes(PixelsAndRegions):
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
         sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
         return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
-
-    def scores_from_json(self, value: dict[str, Any]) -> ClassScores:
-        return ClassScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
     def to_config(self) -> None:
         return None

@@ -134,10 +134,6 @@ class PartlyLabeledClasses(Classes):
         sums = torch.zeros(classes, classes + COUNTS, dtype=torch.int64, device=device)
         return PartlyLabeledScores(self.names, self.flags.to(device), sums, torch.zeros(images, 1, device=device))
 
-    def scores_from_json(self, value: dict[str, Any]) -> PartlyLabeledScores:
-        by_image = torch.tensor(value["by_image"]).view(-1, 1)
-        return PartlyLabeledScores(self.names, self.flags.cpu(), torch.tensor(value["sums"]), by_image)
-
     def to(self, device: torch.device) -> "PartlyLabeledClasses":
         return replace(self, weights=self.class_weights.to(device), flags=self.flags.to(device))
 

@@ -19,6 +19,7 @@ class ClassScores(ClassMeans):
     """
 
     headline = (*MEANS, Column("pixel_accuracy", "pixel accuracy"))
+    beside_image = ("mean_iou", "pixel_accuracy")
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
@@ -38,10 +39,6 @@ class ClassScores(ClassMeans):
     def values(self) -> dict[str, Any]:
         """`confusion.class_scores`: means by name, and a list over the classes by metric."""
         return class_scores(self.counts)
-
-    def brief(self) -> dict[str, float | None]:
-        values = self.values
-        return {"mean_iou": values["mean_iou"], "pixel_accuracy": values["pixel_accuracy"]}
 
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}

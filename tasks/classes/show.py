@@ -18,22 +18,13 @@ CONFUSION_COLUMNS = (Column("predicted", "predicted as", ""), Column("pixels", "
 class ClassSection(Section):
     """What `tasks.classes` shows."""
 
-    task_name = "Semantic segmentation"
-    tags = ("semantic-segmentation",)
     mask_values = "class indices"
-    flags = ("loss", "class_weights")
-    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
-    score_key = "eval/mean_iou"
     views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
     colors: np.ndarray
 
     def __init__(self, reader: ClassReader) -> None:
         super().__init__(reader)
-        self.names = reader.class_map.names
         self.colors = class_colors(reader.class_map.values)
-
-    def description(self) -> str:
-        return f"Semantic segmentation into {len(self.names)} classes: {self.listed_names()}."
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
@@ -42,9 +33,6 @@ class ClassSection(Section):
             "prediction": outlined_overlay(image, pred, self.colors),
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
-
-    def render_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:
-        return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
 
     def figures(self, scores: ClassScores) -> list[Figure]:
         counts = scores.matrix.numpy()

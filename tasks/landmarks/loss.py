@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
 from runtime.device import full_precision, upload_like, widest_float
-from tasks.landmarks.scores import LandmarkScores
+from tasks.landmarks.scores import COLUMNS, LandmarkScores
 from tasks.landmarks.target import PointTarget, unknown_points
 from tasks.task import Task
 from unet.config import UNetConfig
@@ -76,7 +76,7 @@ class Landmarks(Task):
     absent: str = "unknown"
 
     name = "landmarks"
-    compared_by = "closeness"
+    scores = LandmarkScores
     target = PointTarget
     terms = 2  # the positions and the presence
     measured_fields = ("sigma", "nowhere", "mirrors", "always_there")
@@ -142,11 +142,9 @@ class Landmarks(Task):
         return torch.stack([(is_present * place_loss).sum(), PRESENCE_WEIGHT * presence_loss.sum()])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
-        return LandmarkScores.empty(self.names, self.unit, images, device)
-
-    def scores_from_json(self, value: dict[str, Any]) -> LandmarkScores:
-        by_image = torch.tensor(value["by_image"], dtype=torch.float64)
-        return LandmarkScores(self.names, self.unit, torch.tensor(value["sums"]), by_image)
+        sums = torch.zeros(1, dtype=torch.int64, device=device)
+        by_image = torch.zeros(images, self.outputs, COLUMNS, dtype=widest_float(torch.device(device)), device=device)
+        return LandmarkScores(self.names, self.unit, sums, by_image)
 
     def to_config(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}

@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
@@ -161,9 +160,6 @@ class PointReader(TargetReader):
     ) -> PointTarget:
         """The points in a `window` of an image of `image_size` resized to `size` (H, W)."""
         return self.read(record, image_size, size).crop([slice(*side) for side in window])
-
-    def to_preprocess(self) -> ClassFields:
-        return {}
 
     def describe(self) -> str:
         return f"{counted(len(self.names), 'landmark')}: {', '.join(self.names)}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from data_utils.point_states import ABSENT, FOUND, PRESENT
-from runtime.device import upload, widest_float
+from runtime.device import upload
 from tasks.confusion import ratio
 from tasks.landmarks.target import PointTarget
 from tasks.tables import Column, Table
@@ -15,7 +15,8 @@ from tasks.task import Scores
 
 RADII = {"px": (1.0, 2.0, 3.0, 5.0), "mm": (2.0, 2.5, 3.0, 4.0)}  # in percent of the longer side, or in mm
 OUTLIER_DISTANCE = 10.0  # in the unit of RADII; larger errors are outliers
-STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # the columns of each point of an image
+COLUMNS = 5  # of each point of an image
+STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(COLUMNS)
 
 
 class LandmarkScores(Scores):
@@ -24,22 +25,18 @@ class LandmarkScores(Scores):
     Args:
         unit: the unit of the errors, "px" or "mm".
         sums: (1,) int64, the number of known points.
-        by_image: (images, K, 5) float64: state, error, longer side and diagonal of the image in the unit, and the
+        by_image: (images, K, COLUMNS) float64: state, error, longer side and diagonal of the image in the unit, and the
             predicted probability that the point is present; zeros for unknown points.
     """
 
+    compared = Column("closeness", "closeness")
+    beside_image = ("closeness", "mean_radial_error")
+    recorded_by_name = ("mean_radial_error",)
+
     def __init__(self, names: Sequence[str], unit: str, sums: Tensor, by_image: Tensor) -> None:
+        super().__init__(sums, by_image)
         self.names = tuple(names)
         self.unit = unit
-        self.sums = sums
-        self.by_image = by_image
-
-    @classmethod
-    def empty(cls, names: Sequence[str], unit: str, images: int, device: torch.device | str) -> "LandmarkScores":
-        """Empty scores for a number of images."""
-        sums = torch.zeros(1, dtype=torch.int64, device=device)
-        dtype = widest_float(torch.device(device))
-        return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
 
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
         """Count a prediction (1, K, n + 2): positions as shares of the image's sides, presence, confidence."""
@@ -68,8 +65,19 @@ class LandmarkScores(Scores):
         self.by_image = torch.cat([self.by_image, other.by_image])
 
     @property
-    def comparison(self) -> float:
-        return _mean(self._closeness()[self._is_known]) or 0.0
+    def values(self) -> dict[str, float | None]:
+        """The scores of all landmarks; a score without points to compute it from is None."""
+        return {"closeness": _mean(self._closeness()[self._is_known]), **self._point_scores(self.by_image)}
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        by_name = {}
+        for landmark, name in enumerate(self.names):
+            by_name[name] = self._point_scores(self.by_image[:, landmark, None])
+        return by_name
+
+    @property
+    def recorded(self) -> Sequence[str]:
+        return [key for key in self.values if key not in ("present", "absent")]
 
     @property
     def image_comparison(self) -> list[float]:
@@ -78,12 +86,9 @@ class LandmarkScores(Scores):
             comparisons.append(_mean(closeness[is_known]) or 0.0)
         return comparisons
 
-    def values(self, landmark: int | None = None) -> dict[str, float | None]:
-        """Scores by name, of one landmark or of all; a score without points to compute it from is None."""
-        points = self.by_image
-        if landmark is not None:
-            points = points[:, landmark, None]
-        points = points.flatten(0, 1)
+    def _point_scores(self, by_image: Tensor) -> dict[str, float | None]:
+        """The scores of some landmarks (images, landmarks, COLUMNS), by key."""
+        points = by_image.flatten(0, 1)
         present = points[points[:, STATE] == PRESENT]
         absent = points[points[:, STATE] == ABSENT]
         errors = present[:, ERROR]
@@ -106,26 +111,8 @@ class LandmarkScores(Scores):
         values["absent"] = float(len(absent))
         return values
 
-    def record(self) -> dict[str, float | None]:
-        values = self.values()
-        names = [name for name in values if name not in ("present", "absent")]
-        record: dict[str, float | None] = {"eval/closeness": self.comparison}
-        record |= {f"eval/{name}": values[name] for name in names}
-        for landmark, name in enumerate(self.names):
-            record[f"eval/mean_radial_error/{name}"] = self.values(landmark)["mean_radial_error"]
-        return record
-
-    def brief(self) -> dict[str, float | None]:
-        closeness = self.comparison if self._is_known.any() else None
-        return {"closeness": closeness, "mean_radial_error": self.values()["mean_radial_error"]}
-
     def report(self) -> dict[str, Any]:
-        by_landmark = {name: self.values(landmark) for landmark, name in enumerate(self.names)}
-        return {"unit": self.unit, "closeness": self.comparison, **self.values(), "by_landmark": by_landmark}
-
-    @property
-    def means(self) -> dict[str, Any]:
-        return {"closeness": self.comparison, **self.values()}
+        return {"unit": self.unit, **self.values, "by_landmark": self.by_name()}
 
     @property
     def headline(self) -> Sequence[Column]:  # type: ignore[override]  # it is computed
@@ -133,13 +120,13 @@ class LandmarkScores(Scores):
             Column("mean_radial_error", f"mean radial error ({self.unit})", ".2f"),
             Column("median_radial_error", f"median radial error ({self.unit})", ".2f"),
         ]
-        if self.values()["presence_auroc"] is not None:  # some points are absent
+        if self.values["presence_auroc"] is not None:  # some points are absent
             columns.append(Column("presence_auroc", "AUROC of presence"))
         return columns
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        rows = [(name, self.values(landmark)) for landmark, name in enumerate(self.names)]
-        return [Table("Landmarks", "landmark", score_columns(self.unit), rows, ("all", self.values()))]
+        rows = list(self.by_name().items())
+        return [Table("Landmarks", "landmark", score_columns(self.unit), rows, ("all", self.values))]
 
     @property
     def _is_known(self) -> Tensor:

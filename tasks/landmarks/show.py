@@ -14,17 +14,15 @@ from tasks.section import Figure, Section
 class LandmarkSection(Section):
     """What `tasks.landmarks` shows."""
 
-    task_name = "Keypoint detection"
+    task_name = "Landmark detection"
     pipeline_tag = "keypoint-detection"
-    tags = ("landmark-detection",)
+    flags = ()
     answer = "points = predictor.points({source})  # name, position in pixels, presence and confidence of each"
     curves = {  # noqa: RUF012
         "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
         "AUROC of presence": {"AUROC": "eval/presence_auroc"},
     }
     gains_from_encoder = False
-    score_key = "eval/closeness"
-    image_score = "closeness"
     good = 0.98  # closeness: errors of a fiftieth of the diagonal
     scores_hint = (
         "Errors are distances between true and predicted places of points that are in the image. Precision, recall and"

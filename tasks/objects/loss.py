@@ -11,6 +11,7 @@ from data_utils.target import Target
 from runtime.device import full_precision
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
+from tasks.objects.matching import SUMS
 from tasks.objects.scores import ObjectScores
 from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
 from tasks.task import Task
@@ -43,7 +44,7 @@ class Objects(Task):
     in_pieces: bool = False
 
     name = "objects"
-    compared_by = "AP@0.5"
+    scores = ObjectScores
     target = ObjectTarget
     terms = Classes.terms + 1
     needs_exact_tiles = True
@@ -76,10 +77,10 @@ class Objects(Task):
         return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
-        return ObjectScores.empty(self.classes.names[1:], images, device)
-
-    def scores_from_json(self, value: dict[str, Any]) -> ObjectScores:
-        return ObjectScores(self.classes.names[1:], torch.tensor(value["sums"]), torch.tensor(value["by_image"]))
+        names = self.classes.names[1:]
+        shape = (len(names) * SUMS,)
+        sums = torch.zeros(shape, dtype=torch.int64, device=device)
+        return ObjectScores(names, sums, torch.zeros(images, *shape, dtype=torch.int64, device=device))
 
     def to(self, device: torch.device) -> "Objects":
         return replace(self, classes=self.classes.to(device))

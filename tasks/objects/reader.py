@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
@@ -161,9 +160,6 @@ class ObjectReader(MaskReader):
             if isinstance(value, int) and value not in self.ignored and not 0 <= value <= LARGEST_NUMBER:
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
         return None
-
-    def to_preprocess(self) -> ClassFields:
-        return {}
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
         if not self.in_pieces:

@@ -39,20 +39,15 @@ class ObjectScores(Scores):
         by_image: (images, classes * SUMS) int64, the sums of each image.
     """
 
+    compared = MEANS[0]
     headline = MEANS
+    beside_image = ("ap50", *(column.key for column in COUNTS))
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        super().__init__(sums, by_image)
         self.names = tuple(names)
-        self.sums = sums
-        self.by_image = by_image
+        self.recorded_by_name = ("ap50",) if len(self.names) > 1 else ()
         self._parts: list[Overlaps] = []  # of the image that is being added
-
-    @classmethod
-    def empty(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
-        """Empty scores for a number of images."""
-        length = len(names) * SUMS
-        sums = torch.zeros(length, dtype=torch.int64, device=device)
-        return cls(names, sums, torch.zeros(images, length, dtype=torch.int64, device=device))
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
         """Count labels of `pack_labels`; pixels that the truth ignores belong to no object."""
@@ -79,15 +74,14 @@ class ObjectScores(Scores):
         self.sums += sums
         self.by_image[index] += sums
 
-    @property
-    def classes(self) -> list[dict[str, Any]]:
-        """The scores of each class, by name."""
-        return [ObjectSums.from_row(row).scores() for row in self.sums.view(len(self.names), SUMS)]
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        rows = self.sums.view(len(self.names), SUMS)
+        return {name: ObjectSums.from_row(row).scores() for name, row in zip(self.names, rows, strict=True)}
 
     @property
     def values(self) -> dict[str, Any]:
         """The means over the classes that occur, and the counts of all."""
-        classes = self.classes
+        classes = self.by_name().values()
         values: dict[str, Any] = {}
         for name, _, _ in MEANS:
             values[name] = mean_of_present([scores[name] for scores in classes])
@@ -96,10 +90,6 @@ class ObjectScores(Scores):
         for name in ("found_by_size", "objects_by_size"):
             values[name] = np.sum([scores[name] for scores in classes], axis=0).tolist()
         return values
-
-    @property
-    def comparison(self) -> float:
-        return self.values["ap50"] or 0.0
 
     @property
     def image_comparison(self) -> list[float]:
@@ -113,31 +103,11 @@ class ObjectScores(Scores):
 
     def record(self) -> dict[str, float | None]:
         values = self.values
-        record = {}
-        for name, _, _ in MEANS:
-            record[f"eval/{name}"] = values[name]
-        record["eval/missed"] = values["objects"] - values["found"]
-        for name in ("split", "merged"):
-            record[f"eval/{name}"] = values[name]
-        if len(self.names) > 1:
-            for name, scores in zip(self.names, self.classes, strict=True):
-                record[f"eval/ap50/{name}"] = scores["ap50"]
-        return record
-
-    def brief(self) -> dict[str, float | None]:
-        values = self.values
-        brief = {"ap50": values["ap50"]}
-        for name, _, _ in COUNTS:
-            brief[name] = values[name]
-        return brief
+        counts = {"missed": values["objects"] - values["found"], "split": values["split"], "merged": values["merged"]}
+        return super().record() | {f"eval/{name}": count for name, count in counts.items()}
 
     def report(self) -> dict[str, Any]:
-        by_class = dict(zip(self.names, self.classes, strict=True))
-        return {**self.values, "iou_thresholds": THRESHOLDS, "sizes": SIZES, "by_class": by_class}
-
-    @property
-    def means(self) -> dict[str, Any]:
-        return self.values
+        return {**self.values, "iou_thresholds": THRESHOLDS, "sizes": SIZES, "by_class": self.by_name()}
 
     @property
     def remark(self) -> str:
@@ -147,13 +117,13 @@ class ObjectScores(Scores):
     @property
     def unfound(self) -> list[str]:
         unfound = []
-        for name, scores in zip(self.names, self.classes, strict=True):
+        for name, scores in self.by_name().items():
             if scores["objects"] and not scores["found"]:
                 unfound.append(name)
         return unfound
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        rows = list(zip(self.names, self.classes, strict=True))
+        rows = list(self.by_name().items())
         values = self.values
         sizes = []
         for label, found, objects in zip(

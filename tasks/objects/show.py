@@ -17,12 +17,8 @@ class ObjectSection(Section):
     """What `tasks.objects` shows."""
 
     task_name = "Instance segmentation"
-    tags = ("instance-segmentation",)
     mask_values = "numbers of objects"
-    flags = ("loss",)
     curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
-    score_key = "eval/ap50"
-    image_score = "AP@0.5"
     scores_hint = (
         "AP at an IoU is TP / (TP + FP + FN). An object is found where a prediction has an IoU of 0.5 or more with it;"
         " split where two or more predictions lie mostly in it; merged where a prediction holds most of it and most of"

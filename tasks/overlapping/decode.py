@@ -17,13 +17,6 @@ class OverlapDecoder(Decoder):
             bits = bits | (class_logits > 0).int() << bit
         return bits
 
-    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return logits.sigmoid()
-
     def certainty(self, logits: Tensor) -> Tensor:
         """The probability of each class, (outputs, n, ...)."""
         return logits.sigmoid()
-
-    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
-        # the logarithm of 0 could not be interpolated
-        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)

@@ -35,7 +35,7 @@ class Overlapping(PixelsAndRegions):
     mirrors: bool = True
 
     name = "overlapping"
-    compared_by = "mean IoU"
+    scores = OverlapScores
     target = OverlapTarget
 
     def counts(self, targets: OverlapTarget) -> Tensor:
@@ -82,9 +82,6 @@ class Overlapping(PixelsAndRegions):
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> OverlapScores:
         sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)
         return OverlapScores(self.names, sums, torch.zeros(images, 1, device=device))
-
-    def scores_from_json(self, value: dict[str, Any]) -> OverlapScores:
-        return OverlapScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
     def to_config(self) -> dict[str, Any]:
         values: dict[str, Any] = {"name": self.name}

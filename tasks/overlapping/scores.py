@@ -81,12 +81,9 @@ class OverlapScores(ClassMeans):
         """Means over the classes by name, and a list over the classes by metric."""
         return table_scores(self.sums[: len(self.names)])
 
-    def brief(self) -> dict[str, float | None]:
-        values = self.values
-        return {"mean_iou": values["mean_iou"], "mean_dice": values["mean_dice"]}
-
     def report(self) -> dict[str, Any]:
-        return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}
+        tables = self.sums[: len(self.names)]
+        return {"classes": self.names, **table_scores(tables), "tables": tables.tolist()}
 
     @property
     def counts(self) -> ClassCounts:

@@ -11,19 +11,13 @@ from tasks.section import Section
 class OverlapSection(Section):
     """What `tasks.overlapping` shows."""
 
-    task_name = "Semantic segmentation"
-    tags = ("semantic-segmentation",)
     mask_values = "bits, the first class in the lowest"
-    flags = ("loss", "class_weights")
-    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
-    score_key = "eval/mean_iou"
     scores_hint = "A pixel may have several classes. Scores are of each class's own pixels."
     views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
     colors: np.ndarray
 
     def __init__(self, reader: BitReader) -> None:
         super().__init__(reader)
-        self.names = reader.class_names
         self.colors = palette(len(self.names) + 1)[1:]
 
     def description(self) -> str:

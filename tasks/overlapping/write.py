@@ -53,9 +53,6 @@ class OverlapFormat(BitFormat):
     def from_config(cls, config: UNetConfig) -> "OverlapFormat":
         return cls(Overlapping.from_config(config).names)
 
-    def mask_values(self, labels: np.ndarray) -> np.ndarray:
-        return labels
-
     def for_file(self, file: Path) -> MaskFormat:
         if file.suffix.lower() not in TIFF_SUFFIXES:
             raise SettingsError(

@@ -28,10 +28,6 @@ class Regions(Overlapping):
         sums = torch.zeros(2 * self.outputs, 2, 2, dtype=torch.int64, device=device)
         return RegionScores(self.regions, sums, torch.zeros(images, 1, device=device))
 
-    def scores_from_json(self, value: dict[str, Any]) -> RegionScores:
-        by_image = torch.tensor(value["by_image"]).view(-1, 1)
-        return RegionScores(self.regions, torch.tensor(value["sums"]), by_image)
-
     def label_bits(self) -> list[int]:
         """For each region, the bits of all regions that contain the label that is written for it."""
         return [region_bits(self.regions, region.values[0]) for region in self.regions]

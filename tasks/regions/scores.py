@@ -52,14 +52,15 @@ class RegionScores(OverlapScores):
         """Means over the labels, and a list over the labels by metric."""
         return table_scores(self.sums[len(self.names) :])
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """As of overlapping classes, and the means over the labels."""
+        of_labels = self.label_values
+        return super().values | {f"label_{column.key}": of_labels[column.key] for column in MEANS}
+
     def report(self) -> dict[str, Any]:
         labels = {"labels": self.labels, **self.label_values, "tables": self.sums[len(self.names) :].tolist()}
         return {**super().report(), "of_labels": labels}
-
-    @property
-    def means(self) -> dict[str, Any]:
-        of_labels = self.label_values
-        return self.values | {f"label_{column.key}": of_labels[column.key] for column in MEANS}
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
         (regions,) = super().score_tables(boundary)

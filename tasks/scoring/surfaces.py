@@ -32,15 +32,18 @@ class SurfaceScores(NamedTuple):
 
 def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, Any]:
     """What metrics.json holds of a volume beside the brief scores; None for a class without a score."""
-    by_class: dict[str, Any] = scores.by_class()
-    entry = dict(by_class)
+    values = scores.values
+    has_classes = "dice" in values
+    entry: dict[str, Any] = {}
+    if has_classes:
+        entry = {"dice": values["dice"], "iou": values["iou"]}
     if surfaces is not None:
         entry |= {"hd95_mm": numbers(surfaces.hd95), "missed": surfaces.missed.tolist()}
-        for mm, values in zip(TOLERANCES, surfaces.dice.T, strict=True):
-            entry[f"surface_dice_{mm}mm"] = numbers(values)
-    if by_class:
+        for mm, dice in zip(TOLERANCES, surfaces.dice.T, strict=True):
+            entry[f"surface_dice_{mm}mm"] = numbers(dice)
+    if has_classes:
         first = int(scores.has_background)
-        entry["mean_dice"] = mean_of_present(by_class["dice"][first:])
+        entry["mean_dice"] = mean_of_present(values["dice"][first:])
     return entry
 
 

@@ -155,9 +155,9 @@ def test_report_shows_the_calibration_error(report, by_hand):
 
 
 def test_report_shows_the_images_with_their_own_scores_worst_first(report, by_hand):
-    assert f"cell_0{int(np.argmin(by_hand.images))}.png: IoU {min(by_hand.images):.4f}" in report
+    assert f"cell_0{int(np.argmin(by_hand.images))}.png: mean IoU {min(by_hand.images):.4f}" in report
     assert "By their own mean IoU, worst first." in report
-    titles = re.findall(r"cell_0(\d)\.png: IoU", report)
+    titles = re.findall(r"cell_0(\d)\.png: mean IoU", report)
     assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()
 
 

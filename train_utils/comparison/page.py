@@ -56,7 +56,7 @@ def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
     keys = {}
     for recipe in recipes:
         run = recipe.runs[0]
-        keys[f"Validation {run.compared_by}"] = TASKS[run.task].section.score_key
+        keys[f"Validation {run.compared_by}"] = TASKS[run.task].task.scores.score_key()
     charts = {}
     for title, key in (keys | LOSSES).items():
         lines = []

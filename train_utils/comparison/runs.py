@@ -51,7 +51,7 @@ class RecordedRun:
     @property
     def compared_by(self) -> str:
         """The name of the run's score."""
-        return TASKS[self.task].task.compared_by
+        return TASKS[self.task].task.scores.compared.title
 
     @property
     def replicate(self) -> str:
@@ -93,7 +93,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     if damaged:
         text = counted(damaged, "line of metrics.jsonl is", "lines of metrics.jsonl are")
         remarks.append(f"{text} damaged and left out")
-    best_step, score = _best(records, TASKS[settings.identity["task"]].section.score_key)
+    best_step, score = _best(records, TASKS[settings.identity["task"]].task.scores.score_key())
     # not every step is logged: a checkpoint may be newer
     saved = [path.name.removeprefix("step-") for path in folder.glob("checkpoints/step-*")]
     steps = max([records[-1]["step"], *(int(step) for step in saved if step.isdecimal())])

@@ -53,9 +53,9 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
 
 def _front_matter(title: str, dataset: str, section: Section, scores: Scores) -> ModelCardData:
     results = []
-    means = scores.means
+    values = scores.values
     for key, name, _ in scores.headline:
-        if means[key] is not None:
+        if values[key] is not None:
             result = EvalResult(
                 task_type=section.pipeline_tag,
                 task_name=section.task_name,
@@ -64,12 +64,12 @@ def _front_matter(title: str, dataset: str, section: Section, scores: Scores) ->
                 dataset_split="validation",
                 metric_type=key,
                 metric_name=name[:1].upper() + name[1:],
-                metric_value=round(means[key], 6),
+                metric_value=round(values[key], 6),
             )
             results.append(result)
     return ModelCardData(
         library_name="unet-accelerate",  # and no pipeline_tag: no pipeline opens a model folder
-        tags=["unet", *section.tags, section.pipeline_tag],
+        tags=["unet", section.task_name.lower().replace(" ", "-"), section.pipeline_tag],
         model_name=title if results else None,
         eval_results=results or None,
     )

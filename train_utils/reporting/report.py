@@ -57,8 +57,8 @@ def write_report(
     best_tiles = {}
     figures: list[Figure] = []
     if best is not None:
-        means = best.scores.means
-        best_tiles = {column.title: column.text(means) for column in best.scores.headline}
+        values = best.scores.values
+        best_tiles = {column.title: column.text(values) for column in best.scores.headline}
         best_tiles["best step"] = f"{best.step:,}"
         figures = [_embedded(figure) for figure in (*section.figures(best.scores), *_calibration(best))]
     resolved = _resolved_settings(settings)
@@ -72,7 +72,7 @@ def write_report(
         remarks=remarks,
         best_tiles=best_tiles,
         extent=extent,
-        curves=_curves(records, section, best.step if best else None),
+        curves=_curves(records, section, best),
         tables=best.scores.score_tables() if best else [],
         section=section,
         compared_by=compared_by,
@@ -124,9 +124,13 @@ def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
     return tiles
 
 
-def _curves(records: Sequence[LogRecord], section: Section, best_step: int | None) -> dict[str, str]:
+def _curves(records: Sequence[LogRecord], section: Section, best: Evaluation | None) -> dict[str, str]:
     """The charts of the run by title; the best step is marked on those that decide on the best model."""
     deciding = LOSS_CURVES | section.curves
+    if best is not None and not section.curves:
+        scores = best.scores.headline[:2]
+        deciding["Validation scores"] = {column.title: f"eval/{column.key}" for column in scores}
+    best_step = None if best is None else best.step
     charts = {}
     for title, keys in (deciding | CURVES).items():
         lines = []

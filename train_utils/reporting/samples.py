@@ -1,6 +1,6 @@
 """Pictures of a model's predictions on validation images: for trackers, the output folder and the report."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -12,6 +12,7 @@ from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
 from tasks.section import Example, Section
+from tasks.task import Scores
 from train_utils.reporting.examples import predicted_example
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
@@ -51,18 +52,19 @@ def sample_panels(
 
 
 def report_pictures(
-    info: DatasetInfo, predictor: Predictor, section: Section, comparisons: Sequence[float], count: int = PICTURES
+    info: DatasetInfo, predictor: Predictor, section: Section, scores: Scores, count: int = PICTURES
 ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
     """The pictures of `sample_panels`, and those of the worst and the best images; each image is predicted once.
 
     Args:
-        comparisons: the value of each validation image that images are compared by.
+        scores: of the validation images.
 
     Returns:
         (H, W, 3) uint8 pictures by name; then {title: {label: (H, W, 3) uint8}} of the images with the worst scores and
         those with the best, half of `count` each.
     """
     samples = _spread(info, count)
+    comparisons = scores.image_comparison
     extremes = _worst_and_best(info, comparisons, count)
     panels = {}
     views = {}
@@ -70,7 +72,7 @@ def report_pictures(
         if index in samples:
             panels[example.name] = section.panel(example)
         if index in extremes:
-            title = f"{example.name}: {section.image_score} {comparisons[index]:.4f}"
+            title = f"{example.name}: {scores.compared.title} {comparisons[index]:.4f}"
             views[index] = title, section.views(example.image, example.truth, example.pred)
     return panels, dict(views[index] for index in extremes if index in views)
 

@@ -21,7 +21,7 @@ def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
 
 def radius_counts(scores: LandmarkScores, points: int) -> dict[str, int]:
     """How many of the points lie within each radius."""
-    return {key: round(points * value) for key, value in scores.values().items() if key.startswith("sdr/")}
+    return {key: round(points * value) for key, value in scores.values.items() if key.startswith("sdr/")}
 
 
 def test_radii_in_percent_of_the_longer_side_hold_their_border():
@@ -29,11 +29,11 @@ def test_radii_in_percent_of_the_longer_side_hold_their_border():
     scores = score_of("px", [[PRESENT, error, 200, 250, 1] for error in errors])
     expected = {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 3, "sdr/5_percent": 4}
     assert radius_counts(scores, 6) == expected
-    assert scores.values()["outliers"] == 1
+    assert scores.values["outliers"] == 1
 
 
 def test_precision_is_unknown_where_no_point_is_found():
-    values = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
+    values = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values
     assert values["presence_precision"] is None
     assert values["presence_auroc"] is None
     assert values["absent"] == 0
@@ -47,7 +47,7 @@ def test_places_alone_are_compared_where_no_point_is_absent(more):
     scores = score_of("px", [*POINTS_IN_TWO_IMAGES, *more])
     assert scores.comparison == pytest.approx(0.8)
     assert scores.image_comparison[:2] == pytest.approx([0.9, 0.7])
-    assert scores.values()["presence_recall"] == 0.5
+    assert scores.values["presence_recall"] == 0.5
 
 
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
@@ -99,7 +99,9 @@ def test_scores_are_those_that_are_counted_point_by_point(seed):
     }
     expected |= {f"sdr/{percent}_percent": (errors <= percent).mean() for percent in (1, 2, 3, 5)}
     scores = scores_of_rows(rows)
-    assert scores.values() == pytest.approx(expected)
+    values = scores.values
+    assert values.pop("closeness") == scores.comparison
+    assert values == pytest.approx(expected)
     assert f"median radial error (px) {np.median(errors):.2f}, AUROC of presence" in scores.summary()
 
 

@@ -63,7 +63,7 @@ def test_scores_equal_the_formulas_of_stardist(seed):
     size = tuple(rng.integers(6, 30, 2))
     true = random_labels(rng, size)
     predicted = np.roll(true, rng.integers(0, 3), axis=0) if seed % 2 else random_labels(rng, size)
-    values = scores_of(predicted, true).classes[0]
+    values = scores_of(predicted, true).by_name()["object"]
     for threshold, ap in zip(THRESHOLDS, values["ap_by_iou"], strict=True):
         matched, objects, predictions, _ = reference(true, predicted, threshold)
         assert ap == pytest.approx(matched / (objects + predictions - matched), abs=1e-9)
@@ -77,8 +77,8 @@ def test_scores_equal_the_formulas_of_stardist(seed):
 
 
 def test_an_object_cut_into_exact_halves_is_found_once():
-    assert scores_of(HALVES, ONE).classes[0]["found"] == 1
-    assert scores_of(ONE, HALVES).classes[0]["found"] == 1
+    assert scores_of(HALVES, ONE).by_name()["object"]["found"] == 1
+    assert scores_of(ONE, HALVES).by_name()["object"]["found"] == 1
 
 
 def test_parts_of_an_image_count_as_the_whole_does():
@@ -197,7 +197,7 @@ def scores_of_wrong_class() -> ObjectScores:
 
 
 def test_classes_match_only_themselves(scores_of_wrong_class):
-    assert [values["found"] for values in scores_of_wrong_class.classes] == [1, 0]
+    assert [values["found"] for values in scores_of_wrong_class.by_name().values()] == [1, 0]
     assert scores_of_wrong_class.record()["eval/ap50/a"] == 0.5
     assert scores_of_wrong_class.record()["eval/ap50/b"] == 0
 

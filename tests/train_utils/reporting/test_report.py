@@ -252,7 +252,7 @@ def test_a_run_ends_with_a_report_of_its_best_model(trained_run, best_record):
 def image_labels(folder: Path) -> list[tuple[str, float]]:
     """The images that a run's report shows, with their IoU."""
     text = Page((folder / "report.html").read_text()).text
-    return [(name, float(iou)) for name, iou in re.findall(r"(\S+): IoU (\d\.\d+)", text)]
+    return [(name, float(iou)) for name, iou in re.findall(r"(\S+): mean IoU (\d\.\d+)", text)]
 
 
 def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained_run, tiny_folder):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.reports import class_section
 
@@ -19,6 +20,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
+from tasks.classes.scores import ClassScores
 from train_utils.reporting.samples import report_pictures, report_share, sample_panels, save_pictures
 
 
@@ -76,6 +78,11 @@ def test_pictures_are_spread_from_the_first_image_to_the_last(images, count, sho
     assert list(sample_panels(data_set(images), predictor_of(), class_section("ab"), *count)) == shown.split()
 
 
+def scores_of(comparisons: list[float]) -> ClassScores:
+    """The scores of images with these values of mean IoU."""
+    return ClassScores("ab", torch.zeros(2, 2), torch.tensor(comparisons)[:, None])
+
+
 def test_images_that_cannot_be_used_have_no_picture():
     assert list(sample_panels(data_set(4, bad=(0, 2)), predictor_of("i3"), class_section("ab"))) == ["i1"]
 
@@ -85,7 +92,7 @@ def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
     with pytest.raises(ImageError, match="i1: cut"):
         sample_panels(info, predictor_of("i1"), class_section("ab"))
     with pytest.raises(ImageError, match="i1: cut"):
-        report_pictures(info, predictor_of("i1"), class_section("ab"), [0.5] * 4)
+        report_pictures(info, predictor_of("i1"), class_section("ab"), scores_of([0.5] * 4))
 
 
 @pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (3, "4 1")])
@@ -93,10 +100,10 @@ def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, sh
     comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
     info = data_set(7, bad=(2,))
     predictor = predictor_of("i6")
-    panels, views = report_pictures(info, predictor, class_section("ab"), comparisons, count)
+    panels, views = report_pictures(info, predictor, class_section("ab"), scores_of(comparisons), count)
     assert len(predictor.predicted) == len(set(predictor.predicted))  # an image that is shown twice is predicted once
     assert set(panels) <= set(predictor.predicted)
-    assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
+    assert list(views) == [f"i{index}: mean IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
 
 
 @pytest.mark.parametrize(

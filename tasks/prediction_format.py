@@ -148,10 +148,6 @@ class MaskFormat(PredictionFormat):
         path = self.mask_file(job)
         return VolumeFile((str(path),)) if job.volume is not None else PageFile(path)
 
-    def reader_for(self, mask: MaskFile) -> MaskReader:
-        """The reader of a written or true mask."""
-        return self.reader
-
     def shades(self, labels: np.ndarray) -> np.ndarray:
         """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
         return labels
@@ -231,7 +227,7 @@ class MaskFormat(PredictionFormat):
             if job.size != mask.size:
                 raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
             return Decoded(labels)
-        with open_mask(written, self.reader_for(written)) as mask:
+        with open_mask(written, self.reader) as mask:
             if job.size and mask.size != job.size:
                 raise DataError(size_mismatch(mask, job.size))
             return Decoded(mask.labels(folder))
@@ -239,9 +235,7 @@ class MaskFormat(PredictionFormat):
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         job = image.job
         spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
-        truth = job.truth
-        reader = self.reader if job.volume is not None else self.reader_for(truth)  # type: ignore[arg-type]
-        with open_truth(job, image.size, reader) as mask:
+        with open_truth(job, image.size, self.reader) as mask:
             return score_masks(
                 task,
                 image.decoded,

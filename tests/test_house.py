@@ -17,7 +17,7 @@ ROOMS = {
     "tasks": (
         "drawing writers geotiff_writer",
         "tables job prediction losses charts components object_labels object_sizes section volume_drawing",
-        "confusion prediction_files",
+        "confusion prediction_files labeled_objects",
         "calibration polygons",
         "task",
         "scoring decoder step_loss pixels_and_regions",

@@ -21,7 +21,8 @@ from inference.input_pages import InputPages
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job, MaskFile
-from tasks.scoring.annotated_masks import AnnotatedClasses, AnnotatedObjects, value_indices
+from tasks.labeled_objects import AnnotatedObjects, class_indices
+from tasks.scoring.annotated_masks import AnnotatedClasses
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
@@ -236,7 +237,7 @@ def _true_objects(objects: Sequence[str], records: Records, record: Record) -> A
     """The true objects of a record, given the model's classes of objects."""
     source = record["target"]
     assert isinstance(source, RenderedMask)
-    return AnnotatedObjects(source, value_indices(records.metadata.classes, objects))
+    return AnnotatedObjects(source, class_indices(records.metadata.classes, objects))
 
 
 def _true_classes(class_map: ClassMap, records: Records, record: Record) -> MaskFile:

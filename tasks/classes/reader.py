@@ -9,16 +9,18 @@ import torch
 from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.records import Record
 from data_utils.target import Target
-from data_utils.targets.reader import LabelReader, resize_back
+from data_utils.targets.reader import LabelReader, MaskReader, resize_back
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
 from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.classes.target import ClassTarget
 from tasks.confusion import confusion_matrix, matrix_scores
 from tasks.pixels_and_regions import class_weight_tensor
+from tasks.scoring.annotated_masks import AnnotatedClasses
 from unet.config import IGNORE_INDEX, MaskValue
 
 
@@ -67,6 +69,12 @@ class ClassReader(LabelReader):
         if self.label_sets is not None:
             key += (self.label_sets.flags, tuple(self.label_sets.numbers.items()))
         return key
+
+    def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
+        if not isinstance(source, AnnotatedClasses):
+            return source, self
+        indices = tuple(range(len(self.class_map)))
+        return source, ClassReader(ClassMap(self.class_map.names, indices, IGNORE_INDEX))
 
     def target_from_mask(self, values: np.ndarray, name: str) -> Target:
         return self._target(self.class_map.encode(values, name))

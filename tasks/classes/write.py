@@ -7,16 +7,13 @@ import numpy as np
 from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
 from data_utils.mask_values import value_text
-from data_utils.targets.reader import MaskReader
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
 from tasks.drawing import class_colors, outlined_overlay
-from tasks.job import MaskFile
 from tasks.polygons import Properties
 from tasks.prediction import Decoded
 from tasks.prediction_format import MaskFormat
-from tasks.scoring.annotated_masks import AnnotatedClasses
-from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
+from unet.config import MaskValue, UNetConfig
 
 
 class ClassFormat(MaskFormat):
@@ -38,11 +35,6 @@ class ClassFormat(MaskFormat):
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return self.class_map.decode(labels)
-
-    def reader_for(self, mask: MaskFile) -> MaskReader:
-        if not isinstance(mask, AnnotatedClasses):
-            return self.reader
-        return ClassReader(ClassMap(self.class_map.names, tuple(range(len(self.names))), IGNORE_INDEX))
 
     @property
     def written_values(self) -> Sequence[MaskValue]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import VolumeHeader
 from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
+from tasks.labeled_objects import LabeledObjects
 from tasks.object_labels import pack_labels
 from tasks.objects.finder import DetectedObject
 
@@ -51,7 +51,7 @@ def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
 
 
 @dataclass(frozen=True)
-class WrittenObjects(RenderedMask):
+class WrittenObjects(LabeledObjects):
     """Objects that prediction wrote, with their classes.
 
     Args:
@@ -65,7 +65,6 @@ class WrittenObjects(RenderedMask):
     names: tuple[str, ...]
 
     def render(self) -> np.ndarray:
-        """(H, W) int64: number and class of each pixel, as `tasks.object_labels.pack_labels` makes them."""
         numbers = read_mask(self.mask, str(self.mask))
         classes = np.zeros(int(numbers.max()) + 1, np.int64)
         for row in table_rows(self.table, IMAGE_COLUMNS):

@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
-from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.formats import ImageSource, VolumeFile, is_drawn
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.scene_windows import SceneWindow
@@ -26,7 +26,8 @@ from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
 from tasks.drawing import touching_pairs
-from tasks.object_labels import label_classes, label_numbers, pack_labels
+from tasks.labeled_objects import AnnotatedObjects, LabeledObjects
+from tasks.object_labels import label_classes, label_numbers
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
 from tasks.pixels_and_regions import class_weight_tensor
@@ -52,7 +53,7 @@ class ObjectReader(MaskReader):
             images, which have none, one class.
         outside: the meaning of objects of other classes: no object, or, with 255, ignored pixels.
         smallest, fills_holes: see `tasks.objects.loss.Objects`.
-        reads_labels: whether values are the labels of `ObjectLabels`.
+        reads_labels: whether values are the labels of `LabeledObjects`.
         in_pieces: whether each connected piece of a mask is an object.
     """
 
@@ -122,15 +123,17 @@ class ObjectReader(MaskReader):
         return (*key, "pieces") if self.in_pieces else key
 
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
-        if self.reads_labels:
-            return source, self
+        if isinstance(source, LabeledObjects):
+            return source, replace(self, reads_labels=True)
         reader = self
         placed = with_unknown(source)
         if placed is not source:
             reader = replace(self, ignored=(*self.ignored, UNKNOWN))
-        # pieces are told apart before a mask is resized or divided
-        if is_drawn(source) or (self.in_pieces and whole):
-            return ObjectLabels(placed, name, reader), replace(reader, reads_labels=True)
+        if is_drawn(source):
+            indices = tuple((value, index) for index, (value, _) in enumerate(self.classes, 1))
+            return AnnotatedObjects(placed, indices, self.outside), replace(self, reads_labels=True)
+        if self.in_pieces and whole:  # they are told apart before a mask is resized or divided
+            return MaskPieces(placed, name, reader), replace(reader, reads_labels=True)
         return placed, reader
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
@@ -196,23 +199,15 @@ class ObjectReader(MaskReader):
 
 
 @dataclass(frozen=True)
-class ObjectLabels(RenderedMask):
-    """Labels of drawn objects, or of the connected pieces of a mask: number and class, as `pack_labels` makes them."""
+class MaskPieces(LabeledObjects):
+    """The connected pieces of the objects of a mask."""
 
     source: ImageSource
     name: str
     reader: ObjectReader
 
     def render(self) -> np.ndarray:
-        if not isinstance(self.source, RenderedMask) or not self.source.is_drawn:
-            target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
-            return pack_labels(target.ids, target.mask)
-        numbers, values = self.source.render_objects()
-        index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
-        for index, (value, _) in enumerate(self.reader.classes, 1):
-            index_by_value[value] = index
-        indices = [index_by_value.get(value, self.reader.outside) for value in values.tolist()]
-        return pack_labels(numbers, np.array(indices)[numbers])
+        return self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name).prediction
 
 
 def with_unknown(source: ImageSource) -> ImageSource:

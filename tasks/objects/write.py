@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.targets.reader import MaskReader
 from runtime.console import counted, say
 from runtime.documents import TableWriter
 from runtime.files import replace_file
@@ -30,7 +29,6 @@ from tasks.polygons import Properties
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, Values, save_values
 from tasks.prediction_format import LegendEntry, MaskFormat
-from tasks.scoring.annotated_masks import AnnotatedObjects
 from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
@@ -111,11 +109,6 @@ class ObjectFormat(MaskFormat):
         if self.has_one_class or job.volume is not None:
             return super().written_mask(job)
         return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
-
-    def reader_for(self, mask: MaskFile) -> MaskReader:
-        if not isinstance(mask, AnnotatedObjects | WrittenObjects):
-            return self.reader
-        return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), reads_labels=True)
 
     def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
         return [label_numbers(labels)]

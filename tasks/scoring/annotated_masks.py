@@ -1,6 +1,5 @@
 """True masks from annotations, in the classes of a model."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,46 +8,7 @@ from data_utils.class_map import ClassMap
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.image_io.formats import RenderedMask
 from runtime.errors import DataError
-from tasks.object_labels import pack_labels
 from unet.config import IGNORE_INDEX
-
-
-@dataclass(frozen=True)
-class AnnotatedObjects(RenderedMask):
-    """True objects, from annotations.
-
-    Args:
-        source: renders their numbers and mask values.
-        index_by_value: for each mask value, the model's index of its class, 0 for none.
-    """
-
-    source: RenderedMask
-    index_by_value: tuple[int, ...]
-
-    def render(self) -> np.ndarray:
-        """(H, W) int64: number and class of each pixel, as `tasks.object_labels.pack_labels` makes them."""
-        numbers, values = self.source.render_objects()
-        classes = np.array(self.index_by_value)[values]
-        classes[values == IGNORE_INDEX] = IGNORE_INDEX
-        return pack_labels(numbers, classes[numbers])
-
-
-def value_indices(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
-    """The index of each mask value's class, given the value and name of each, and the model's names of objects.
-
-    Names do not matter for a model of one class.
-    """
-    classes = classes or ((1, names[0]),)
-    highest = max(value for value, _ in classes if isinstance(value, int))
-    indices = [0] * (max(highest, IGNORE_INDEX) + 1)
-    for value, name in classes:
-        if not isinstance(value, int) or value in (0, IGNORE_INDEX):
-            continue
-        if len(names) == 1:
-            indices[value] = 1
-        elif name in names:
-            indices[value] = names.index(name) + 1
-    return tuple(indices)
 
 
 @dataclass(frozen=True)

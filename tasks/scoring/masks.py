@@ -73,9 +73,9 @@ def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
     else:
         assert not isinstance(mask, VolumeFile)
         name = str(mask.path)
+    source, reader = reader.prepared(mask, name)
     has_colors = reader.class_map is not None and reader.class_map.has_colors
     read_values = read_colors if has_colors else read_mask
-    source, reader = reader.prepared(mask, name)
     with open_windowed(source) as picture:
 
         def read(rows: slice) -> Target:

@@ -1,6 +1,6 @@
 """Pictures of a model's predictions on validation images: for trackers, the output folder and the report."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np

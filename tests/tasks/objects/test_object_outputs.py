@@ -1,6 +1,6 @@
 """Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
 
-Modules: tasks/scoring/annotated_masks.py, tasks/objects/object_tables.py, tasks/objects/write.py.
+Modules: tasks/labeled_objects.py, tasks/objects/object_tables.py, tasks/objects/write.py.
 """
 
 from dataclasses import replace
@@ -29,6 +29,7 @@ from data_utils.image_io.volumes import read_volume
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.job import MASK, PROBABILITIES, Job
+from tasks.labeled_objects import AnnotatedObjects, class_indices
 from tasks.object_labels import label_classes, label_numbers, pack_labels
 from tasks.objects import write as objects_module
 from tasks.objects.loss import Objects
@@ -36,7 +37,6 @@ from tasks.objects.object_tables import WrittenObjects
 from tasks.objects.write import TABLE, ObjectFormat
 from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
-from tasks.scoring.annotated_masks import AnnotatedObjects, value_indices
 
 NAMES = ("nothing", "cell", "dirt")
 CELLS = ObjectFormat(("nothing", "cell"))
@@ -76,11 +76,9 @@ def written_job(tmp_path) -> Job:
 
 
 def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
-    output_format = ObjectFormat(NAMES)
-    written = output_format.written_mask(written_job)
-    target = output_format.reader_for(written).target_from_mask(written.render(), "a")
-    assert np.array_equal(label_numbers(target.prediction), LABELS)
-    assert np.array_equal(label_classes(target.prediction), np.array([0, 1, 2, 1])[LABELS])
+    labels = ObjectFormat(NAMES).read_written(written_job).labels
+    assert np.array_equal(label_numbers(labels), LABELS)
+    assert np.array_equal(label_classes(labels), np.array([0, 1, 2, 1])[LABELS])
 
 
 def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
@@ -99,7 +97,7 @@ def entry_of(output_format: ObjectFormat, task: Objects, job: Job) -> dict:
 )
 def test_written_objects_of_several_classes_are_scored_against_annotations(written_job, classes, found, precision):
     drawn = (LABELS.astype(int), np.array(classes))
-    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1, 2))
+    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), ((1, 1), (2, 2)))
     entry = entry_of(ObjectFormat(NAMES), Objects(Classes(NAMES)), replace(written_job, truth=truth))
     assert entry["found"] == found
     assert entry["ap50"] == precision
@@ -119,10 +117,8 @@ ANNOTATED_CLASSES = [
 def test_annotated_objects_have_the_classes_of_the_model():
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
     source = SimpleNamespace(render_objects=lambda: drawn)
-    annotated = AnnotatedObjects(source, value_indices(ANNOTATED_CLASSES, ("dirt", "cell")))
+    annotated = AnnotatedObjects(source, class_indices(ANNOTATED_CLASSES, ("dirt", "cell")))
     objects = annotated.render()
-    target = ObjectFormat(("nothing", "dirt", "cell")).reader_for(annotated).target_from_mask(objects, "a")
-    assert np.array_equal(label_classes(target.prediction), [[0, 2, 1], [255, 0, 0]])
     assert label_numbers(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert label_classes(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
 

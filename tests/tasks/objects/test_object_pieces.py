@@ -110,5 +110,5 @@ def test_the_pieces_of_true_masks_are_objects_of_such_a_model(tmp_path):
     config = UNetConfig(2, task=Objects(in_pieces=True).to_config())
     output_format = ObjectFormat.from_config(config)
     mask = PageFile(tmp_path / "a.png")
-    with open_mask(mask, output_format.reader_for(mask)) as pieces:
+    with open_mask(mask, output_format.reader) as pieces:
         assert len(np.unique(label_numbers(pieces.labels()))) == 6

@@ -25,6 +25,7 @@ from tasks.object_labels import label_classes, label_numbers
 from tasks.objects.object_tables import IMAGE_COLUMNS, WrittenObjects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.write import ObjectFormat
+from tasks.scoring.masks import open_mask
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -172,7 +173,8 @@ def test_annotations_are_the_truth_of_predicted_objects(annotated):
     assert classes[5, 5] == classes[5, 14] == 2
     assert classes[15, 24] == 1
     assert numbers[5, 5] != numbers[5, 14]
-    target = ObjectFormat(("background", "dog", "cat")).reader_for(true).target_from_mask(labels, "a")
+    with open_mask(true, ObjectFormat(("background", "dog", "cat")).reader) as mask:
+        target = mask.read(slice(None))
     np.testing.assert_array_equal(target.mask, classes)
 
 

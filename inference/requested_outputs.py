@@ -84,7 +84,7 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         output_format = output_format.for_file(args.file)
     if args.boundary and not predictor.task.answers_classes:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
-    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
+    if args.coco and not (output_format.object_classes and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
     if args.uncertainty and UNCERTAINTY in output_format.unsupported:
         raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")

@@ -72,7 +72,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
         config.in_channels,
         stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
         bands=config.preprocess.bands,
-        in_sets=output_format.has_objects,
+        in_sets=bool(output_format.object_classes),
         reads_places=reads_places,
         keeps_place=output_format.writes_rasters,
     )

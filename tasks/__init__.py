@@ -4,50 +4,22 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.targets.reader import TargetReader
 from runtime.errors import ModelError
 from runtime.values import NEWER_VERSION
-from tasks.classes.decode import ClassDecoder
-from tasks.classes.loss import Classes
-from tasks.classes.reader import ClassReader
-from tasks.classes.show import ClassSection
-from tasks.classes.write import ClassFormat
+from tasks import classes, landmarks, objects, overlapping, regions
 from tasks.decoder import Decoder
 from tasks.kind import TaskKind
-from tasks.landmarks.decode import LandmarkDecoder
-from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.reader import PointReader
-from tasks.landmarks.show import LandmarkSection
-from tasks.landmarks.write import PointFormat
-from tasks.objects.decode import ObjectDecoder
-from tasks.objects.loss import Objects
-from tasks.objects.reader import ObjectReader
-from tasks.objects.show import ObjectSection
-from tasks.objects.write import ObjectFormat
-from tasks.overlapping.decode import OverlapDecoder
-from tasks.overlapping.loss import Overlapping
-from tasks.overlapping.reader import OverlapReader
-from tasks.overlapping.show import OverlapSection
-from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import PredictionFormat
-from tasks.regions.decode import RegionDecoder
-from tasks.regions.loss import Regions
-from tasks.regions.reader import RegionReader
-from tasks.regions.show import RegionSection
-from tasks.regions.write import RegionFormat
 from tasks.section import Section
 from tasks.task import Task
 from unet.config import UNetConfig
 
-TASKS: dict[str, TaskKind] = {
-    Classes.name: TaskKind(Classes, ClassReader, ClassDecoder, ClassFormat, ClassSection),
-    Landmarks.name: TaskKind(Landmarks, PointReader, LandmarkDecoder, PointFormat, LandmarkSection),
-    Objects.name: TaskKind(Objects, ObjectReader, ObjectDecoder, ObjectFormat, ObjectSection),
-    Overlapping.name: TaskKind(Overlapping, OverlapReader, OverlapDecoder, OverlapFormat, OverlapSection),
-    Regions.name: TaskKind(Regions, RegionReader, RegionDecoder, RegionFormat, RegionSection),
-}
+TASKS: dict[str, TaskKind] = {}
+for kind in (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, regions.KIND):
+    TASKS[kind.task.name] = kind
 
 
 def task_name(config: UNetConfig) -> str:
     """The name of the task that a model was trained for."""
-    return Classes.name if config.task is None else config.task["name"]
+    return classes.Classes.name if config.task is None else config.task["name"]
 
 
 def task_of_model(config: UNetConfig) -> Task:

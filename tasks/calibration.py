@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.confusion import REPLICAS
+from tasks.confusion import sums_by_cell
 
 BINS = 15  # of equal width, as in Guo et al.: ((b - 1) / 15, b / 15]
 STEPS = 2**20  # a confidence is counted in whole steps of 1 / STEPS; float32 holds each number of steps exactly
@@ -37,7 +37,7 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
         bins = (steps * BINS // STEPS).clamp_max(BINS - 1)  # only the steps 0 and STEPS lie on a border of bins
         bins = torch.where(counted, bins, BINS)  # an additional bin holds the pixels that do not count
         columns = (torch.ones_like(steps), right.long(), steps)
-        counts += torch.stack([_sums(bins, column) for column in columns], dim=1)[:BINS]
+        counts += torch.stack([sums_by_cell(bins, BINS + 1, column) for column in columns], dim=1)[:BINS]
     return counts
 
 
@@ -45,20 +45,6 @@ def largest_probability(logits: Tensor, dim: int) -> Tensor:
     """The probability of the most likely class; `dim` is dropped."""
     full = logits.float()
     return (full.amax(dim) - full.logsumexp(dim)).exp()
-
-
-def _sums(bins: Tensor, values: Tensor) -> Tensor:
-    """(BINS + 1,) int64: the sum of whole numbers (N,) in each bin."""
-    if bins.device.type == "cpu":
-        return torch.zeros(BINS + 1, dtype=torch.int64).scatter_add_(0, bins, values)
-    return replicated_sums(bins, values)
-
-
-def replicated_sums(bins: Tensor, values: Tensor) -> Tensor:
-    """`_sums` on a GPU: each sum has REPLICAS partial sums, since neighboring pixels often share a bin."""
-    cells = bins * REPLICAS + torch.arange(len(bins), device=bins.device) % REPLICAS
-    copies = torch.zeros((BINS + 1) * REPLICAS, dtype=torch.int64, device=bins.device)
-    return copies.scatter_add_(0, cells, values).view(BINS + 1, REPLICAS).sum(dim=1)
 
 
 def calibration_error(counts: Tensor) -> float | None:

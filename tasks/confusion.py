@@ -32,23 +32,32 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int) -> Tensor:
         truth = mask_pixels.long()
         # ignored pixels go to one cell beyond the matrix, which is cheaper than selecting the valid pixels
         cells = torch.where(truth == IGNORE_INDEX, num_classes**2, truth * num_classes + pred_pixels)
-        counts += _count(cells, num_classes**2 + 1)
+        counts += sums_by_cell(cells, num_classes**2 + 1)
     return counts[:-1].view(num_classes, num_classes)
 
 
-def _count(cells: Tensor, size: int) -> Tensor:
-    """(size,) int64: how often each of 0..size - 1 occurs in cells (N,). The host does not wait for the device."""
-    if cells.device.type == "cpu":
+def sums_by_cell(cells: Tensor, size: int, values: Tensor | None = None) -> Tensor:
+    """(size,) int64: the sum of whole numbers (N,) in each of the cells 0..size - 1; without values, their count.
+
+    The host does not wait for the device.
+
+    Args:
+        cells: (N,) int64, the cell of each value.
+    """
+    if cells.device.type != "cpu":  # `bincount` would read the largest cell on the host
+        ones = torch.ones_like(cells, dtype=torch.int32)
+        return replicated_sums(cells, size, ones if values is None else values)
+    if values is None:
         return torch.bincount(cells, minlength=size)
-    return count_replicated(cells, size)  # `bincount` reads the largest value on the host
+    return torch.zeros(size, dtype=torch.int64).scatter_add_(0, cells, values)
 
 
-def count_replicated(cells: Tensor, size: int) -> Tensor:
-    """`bincount` on a GPU: each count has REPLICAS partial counts, since neighboring pixels often share a cell."""
+def replicated_sums(cells: Tensor, size: int, values: Tensor) -> Tensor:
+    """`sums_by_cell` on a GPU: each sum has REPLICAS partial sums, since neighboring pixels often share a cell."""
     replicas = torch.arange(len(cells), device=cells.device) % REPLICAS
-    counts = torch.zeros(size * REPLICAS, dtype=torch.int32, device=cells.device)
-    counts.scatter_add_(0, cells * REPLICAS + replicas, torch.ones_like(cells, dtype=torch.int32))
-    return counts.view(size, REPLICAS).sum(dim=1)  # int64
+    sums = torch.zeros(size * REPLICAS, dtype=values.dtype, device=cells.device)
+    sums.scatter_add_(0, cells * REPLICAS + replicas, values)
+    return sums.view(size, REPLICAS).sum(dim=1)  # int64
 
 
 class ClassCounts(NamedTuple):

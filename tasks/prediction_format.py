@@ -44,7 +44,6 @@ class PredictionFormat(ABC):
     Attributes:
         outputs: a word for the files of all images.
         extensions: the extensions of further files beside each of them.
-        has_objects: whether masks number objects, which --coco collects.
         writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
         unsupported: for extensions of --uncertainty and the like that such predictions do not have, the reason.
         names: the meanings of the colors.
@@ -52,16 +51,17 @@ class PredictionFormat(ABC):
         mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
         class_folders: the folder of each class's masks, if each class has its own masks.
         joined_files: the names of the files that join the results of all images.
+        object_classes: the classes of numbered objects, which --coco collects; empty if there are none.
     """
 
     outputs: ClassVar[str]
     extensions: ClassVar[Sequence[str]] = ()
-    has_objects: ClassVar[bool] = False
     writes_rasters: ClassVar[bool] = False
     unsupported: ClassVar[Mapping[str, str]] = {}
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
     joined_files: Sequence[str] = ()
+    object_classes: Sequence[str] = ()
     names: Sequence[str]
     colors: np.ndarray
 
@@ -78,11 +78,6 @@ class PredictionFormat(ABC):
     def channel_names(self) -> Sequence[str]:
         """The meaning of each channel of the probabilities."""
         return self.names
-
-    @property
-    def object_classes(self) -> Sequence[str]:
-        """The classes of objects; empty if there are no objects."""
-        return self.names[1:] if self.has_objects else ()
 
     def mask_file(self, job: Job) -> Path:
         """The path of the mask or points of a job, or of its first mask."""

@@ -47,11 +47,11 @@ class ObjectFormat(MaskFormat):
 
     extensions = (TABLE,)
     joined_files = (JOINED,)
-    has_objects = True
 
     def __init__(self, names: Sequence[str], shades: np.ndarray | None = None, *, in_pieces: bool = False) -> None:
         self.reader: ObjectReader = ObjectReader(in_pieces=in_pieces)
         self.names = tuple(names)
+        self.object_classes = self.names[1:]
         self.colors = palette(SHADES + 1)
         self._shades = shades
 
@@ -108,7 +108,7 @@ class ObjectFormat(MaskFormat):
     def written_mask(self, job: Job) -> MaskFile:
         if self.has_one_class or job.volume is not None:
             return super().written_mask(job)
-        return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
+        return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.object_classes))
 
     def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
         return [label_numbers(labels)]

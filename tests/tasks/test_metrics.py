@@ -15,6 +15,8 @@ from tasks.confusion import (
     confusion_matrix,
     image_iou,
     matrix_scores,
+    replicated_sums,
+    sums_by_cell,
 )
 from tasks.overlapping.loss import Overlapping
 from tasks.regions.loss import Regions
@@ -83,6 +85,13 @@ def test_predictions_under_ignored_pixels_change_nothing():
     preds, masks = sample()
     changed = torch.where(masks == 255, (preds + 1) % 5, preds)
     assert torch.equal(confusion_matrix(preds, masks, 5), confusion_matrix(changed, masks, 5))
+
+
+@pytest.mark.parametrize("values", [None, torch.arange(500)])
+def test_a_gpu_sums_each_cell_as_a_cpu_does(values):
+    cells = torch.randint(0, 7, (500,), generator=torch.Generator().manual_seed(0))
+    summed = torch.ones(500, dtype=torch.int32) if values is None else values
+    assert torch.equal(replicated_sums(cells, 9, summed), sums_by_cell(cells, 9, values))
 
 
 def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):

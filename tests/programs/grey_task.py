@@ -18,7 +18,6 @@ from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from tasks import TASKS
 from tasks.decoder import Decoder
-from tasks.drawing import colorize, to_rgb
 from tasks.kind import TaskKind
 from tasks.prediction_format import MaskFormat
 from tasks.section import Section

@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
-from data_utils.image_io.formats import ImageSource, VolumeFile, is_drawn
+from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.scene_windows import SceneWindow
@@ -129,7 +129,7 @@ class ObjectReader(MaskReader):
         placed = with_unknown(source)
         if placed is not source:
             reader = replace(self, ignored=(*self.ignored, UNKNOWN))
-        if is_drawn(source):
+        if isinstance(placed, RenderedMask) and placed.is_drawn:
             indices = tuple((value, index) for index, (value, _) in enumerate(self.classes, 1))
             return AnnotatedObjects(placed, indices, self.outside), replace(self, reads_labels=True)
         if self.in_pieces and whole:  # they are told apart before a mask is resized or divided

@@ -28,14 +28,16 @@ LOADER = "DataLoader worker"  # the first words of torch's message about a lost 
 _kept_groups: list[dist.ProcessGroup] = []
 
 
-def keep_process_group() -> None:
-    """Keep a reference to the group of all processes until this process ends, also after accelerate has destroyed it.
+def keep_process_groups() -> None:
+    """Connect the group for long waits, and keep the group of all processes until this process ends.
 
-    When the last reference to gloo's group is dropped, usually by DDP when `main` returns, torch 2.13 joins the group's
-    threads while it holds Python's lock. A thread that needs this lock to release a tensor then never ends, and the run
-    hangs after its last line.
+    The first is connected now, while no process is busy, since to connect has a time limit. The second is kept also
+    after accelerate has destroyed it: when the last reference to gloo's group is dropped, usually by DDP when `main`
+    returns, torch 2.13 joins the group's threads while it holds Python's lock. A thread that needs this lock to release
+    a tensor then never ends, and the run hangs after its last line.
     """
     if dist.is_initialized():
+        _group_without_timeout()
         _kept_groups.append(dist.group.WORLD)
 
 

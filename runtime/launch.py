@@ -27,7 +27,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
-from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_group
+from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_groups
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 from runtime.redact import redact
@@ -99,7 +99,7 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
     Raises LaunchError as `check_processes` does.
     """
     check_processes(accelerator, comm_hook)
-    keep_process_group()
+    keep_process_groups()
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         allow_graphs()

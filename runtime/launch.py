@@ -34,6 +34,8 @@ from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun")
+# `accelerate launch` of several processes sets one of these; users of torchrun name a precision, but none of these
+LAUNCH_VARIABLES = {"ACCELERATE_DYNAMO_MODE", "ACCELERATE_USE_DEEPSPEED"}
 LAUNCHER_MODULES = ("accelerate.commands", "torch.distributed")
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
@@ -57,9 +59,10 @@ def check_launch(deterministic: bool = False) -> None:
     # Otherwise accelerate uses the local rank as the GPU's number, which is wrong if a process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # `accelerate launch` always sets it
-    if processes > 1 and precision is None and torch.accelerator.device_count() == 0:
-        os.environ["ACCELERATE_USE_CPU"] = "true"  # plain torchrun does not choose a device
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    is_accelerate = not LAUNCH_VARIABLES.isdisjoint(os.environ)
+    if processes > 1 and not is_accelerate and torch.accelerator.device_count() == 0:
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # plain torchrun does not choose a device
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # a profile's gpu_ids sets it too

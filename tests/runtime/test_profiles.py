@@ -109,7 +109,8 @@ TORCHRUN = {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
 @pytest.mark.parametrize(
     ("gpus", "variables", "start", "end"),
     [
-        (0, {"WORLD_SIZE": "2", "ACCELERATE_MIXED_PRECISION": "no"}, "2 processes", MULTI_CPU_LINE),
+        (0, {"WORLD_SIZE": "2", "ACCELERATE_DYNAMO_MODE": "default"}, "2 processes", MULTI_CPU_LINE),
+        (0, {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true"}, "2 processes", MULTI_CPU_LINE),
         (0, {"CUDA_VISIBLE_DEVICES": "0"}, "the launch asks for GPU 0 ", CPU_LINE),
         (0, {"CUDA_VISIBLE_DEVICES": "3,1"}, "the launch asks for GPU 3,1 ", CPU_LINE),
         (0, {"CUDA_VISIBLE_DEVICES": "GPU-8f2e"}, "the launch asks for GPU GPU-8f2e ", CPU_LINE),
@@ -135,6 +136,7 @@ def test_a_launch_that_does_not_fit_the_machine_is_one_line_with_the_remedy(laun
         (0, {"WORLD_SIZE": "3", "ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}, "true"),
         (0, {"WORLD_SIZE": "3", "ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "1"}, "1"),
         (0, {"WORLD_SIZE": "2"}, "true"),  # by torchrun
+        (0, {"WORLD_SIZE": "2", "ACCELERATE_MIXED_PRECISION": "no"}, "true"),
         (0, {"WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, "true"),
         (2, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, None),
         (1, {"ACCELERATE_MIXED_PRECISION": "fp16", "CUDA_VISIBLE_DEVICES": "0"}, None),

@@ -1,4 +1,4 @@
-"""The inspection of images: the header of an image, and every pixel of its mask, in strips if the image is large."""
+"""The inspection of images: a header, and points or every pixel of a mask, in strips if the image is large."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, UnusableRecord, problem_of_kind
+from data_utils.analysis.inspection import (
+    ClassLocations,
+    Inspection,
+    Problem,
+    UnusableRecord,
+    point_locations,
+    problem_of_kind,
+)
 from data_utils.analysis.problems import check_proportions, check_values
-from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.formats import ImageSource, PointSource
 from data_utils.image_io.reader import decode_mask, read_header, read_image
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
+from data_utils.sources.points.spaces import to_pixels
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -30,6 +38,23 @@ def inspect_header(record: Record) -> tuple[tuple[int, int], str]:
 def _may_be_infinite(mode: str) -> bool:
     """Whether the pixels of an image of a mode are floating-point numbers, which are read to find infinite ones."""
     return mode == "F" or mode.startswith("float")
+
+
+def inspect_points(record: Record, *, windows: bool = False) -> Inspection:
+    """The inspection of the header of an image; with `windows`, a large image also gets the pixels of its points."""
+    name = record["name"]
+    source = record["target"]
+    assert isinstance(source, PointSource)
+    with problem_of_kind("image cannot be read"):
+        size, mode = inspect_header(record)
+    with problem_of_kind("points of an image of another shape"):
+        pixels = to_pixels(source, size, name)
+    locations: ClassLocations | None = None
+    if windows:
+        with open_if_large(record["image"]) as picture:
+            if picture is not None:
+                locations = point_locations(pixels, source, size)
+    return Inspection(size, size, mode, "numbers", {}, locations)
 
 
 def count_channels(source: ImageSource, name: str, *, windows: bool) -> int:

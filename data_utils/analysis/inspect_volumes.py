@@ -1,13 +1,20 @@
-"""The inspection of volumes: image and label are read once for all that is asked of them."""
+"""The inspection of volumes: image and label, or points, are read once for all that is asked of them."""
 
 import zlib
 from collections import Counter
 
 import numpy as np
 
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, UnusableRecord, problem_of_kind
+from data_utils.analysis.inspection import (
+    ClassLocations,
+    Inspection,
+    Problem,
+    UnusableRecord,
+    point_locations,
+    problem_of_kind,
+)
 from data_utils.analysis.problems import check_values
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import (
     VolumeHeader,
     read_label_volume,
@@ -17,6 +24,7 @@ from data_utils.image_io.volumes import (
     volume_size_mismatch,
 )
 from data_utils.mask_values import count_values
+from data_utils.sources.points.spaces import to_voxels
 from data_utils.sources.records import Record
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -61,6 +69,28 @@ def inspect_volume(record: Record, has_classes: bool = True) -> Inspection:
     sizes = (header.size, label_header.size)
     channels = foreground.shape[1]
     return Inspection(*sizes, header.dtype, "numbers", dict(pixels), locations, channels, header.spacing, foreground)
+
+
+def inspect_volume_points(record: Record) -> Inspection:
+    """The inspection of a volume, with the voxels of its points; intensities are sampled from the whole volume."""
+    name = record["name"]
+    source = record["target"]
+    assert isinstance(source, PointSource)
+    with problem_of_kind("image cannot be read"):
+        voxels, header = read_volume(record["image"], name)
+    rng = generator(name, header.size)
+    z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
+    return Inspection(
+        header.size,
+        header.size,
+        header.dtype,
+        "numbers",
+        {},
+        point_locations(to_voxels(source.positions, source.space, header), source, header.size),
+        voxels.shape[-1],
+        header.spacing,
+        voxels[z, y, x].astype(np.float32),
+    )
 
 
 def _check_grids(name: str, image: VolumeHeader, label: VolumeHeader) -> None:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.mask_values import count_colors
+from data_utils.point_states import PRESENT
 from data_utils.sources.records import LabelSet, Records
 from runtime.cache import JSON
 from runtime.errors import DataError
@@ -86,6 +88,15 @@ class Inspection:
     channels: int = 0
     spacing: Spacing | None = None
     foreground: np.ndarray | None = None
+
+
+def point_locations(pixels: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
+    """Number of each present point, from 1 -> its pixel (1, n), given all `pixels` (K, n) in an image of `size`."""
+    locations: ClassLocations = {}
+    for number, (position, state) in enumerate(zip(pixels, source.states, strict=True), 1):
+        if state == PRESENT:
+            locations[number] = position.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
+    return locations
 
 
 @dataclass

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_utils.analysis.inspect_images import count_channels, inspect_image
-from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
-from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.analysis.inspect_images import count_channels, inspect_image, inspect_points
+from data_utils.analysis.inspect_volumes import inspect_volume, inspect_volume_points
 from data_utils.analysis.inspection import Inspection, Problem, SplitInspection, UnusableRecord, problem_of_kind
 from data_utils.analysis.volume_statistics import measure_foreground
 from data_utils.invented_values import excess_values

@@ -1,6 +1,5 @@
 """Records of local files: a table with a row of paths for each, and a function that makes image and target of a row."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -50,7 +49,8 @@ class FileRecords(Records):
         sources: makes image and target of a row whose files are paths, and of `options`.
 
     Attributes:
-        table: the rows one after another, each a line of JSON, then its entry.
+        table: the rows one after another, of each its entry, name, listed name, number of images, images and targets,
+            as bytes between zeros, which no name of a file holds.
         ends: (N + 1,) where the rows begin and end.
     """
 
@@ -63,7 +63,10 @@ class FileRecords(Records):
         *options: object,
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
-        texts = [json.dumps(row[:-1]).encode() + b"\n" + row.entry for row in rows]
+        texts: list[bytes] = []
+        for row in rows:
+            cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
+            texts.append(b"\0".join([row.entry, *map(os.fsencode, cells)]))
         self.table = b"".join(texts)
         self.ends = np.cumsum([0, *map(len, texts)])
         self.below = {os.path.dirname(row.images[0]) for row in rows if row.images}
@@ -90,9 +93,9 @@ class FileRecords(Records):
         if not -len(self) <= i < len(self):
             raise IndexError(f"record {i} of {len(self)}")
         i %= len(self)
-        line, _, entry = self.table[self.ends[i] : self.ends[i + 1]].partition(b"\n")
-        name, images, targets, listed = json.loads(line)
-        return FileRow(name, tuple(images), tuple(targets), listed, entry)
+        entry, *cells = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0")
+        name, listed, count, *files = map(os.fsdecode, cells)
+        return FileRow(name, tuple(files[: int(count)]), tuple(files[int(count) :]), listed, entry)
 
     def name(self, i: int) -> str:
         return self._stored_row(i).name

@@ -5,8 +5,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
@@ -14,6 +15,9 @@ from data_utils.sources.spelling import by_composed_name
 from data_utils.sources.walk import walk
 from runtime.console import listing
 from runtime.errors import DataError
+
+if TYPE_CHECKING:
+    from data_utils.sources.points.table import PointTable
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
@@ -32,6 +36,33 @@ READABLE = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
+class DataFolder(NamedTuple):
+    """The folder of a data set, and what several finders ask of it.
+
+    Args:
+        root: the folder itself.
+        named_splits: the splits with unusual names that are read.
+        config: the settings.
+        splits: split -> its folders of images and of masks; empty if there are none.
+        has_masks: whether the folders of masks hold masks, of images or of volumes.
+        points: split -> its points; empty if masks are read.
+        suffixes: how the names of images end: those of volumes, if there are any, else those of pictures.
+    """
+
+    root: Path
+    named_splits: Sequence[str]
+    config: DataConfig
+    splits: Mapping[str, tuple[Path, Path]]
+    has_masks: bool
+    points: Mapping[str, "PointTable"]
+    suffixes: tuple[str, ...]
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether the task is, or may turn out to be, overlapping classes."""
+        return self.config.task in (None, "overlapping")
+
+
 def natural_sort_key(name: str) -> tuple:
     """Sort key that puts 2.png before 10.png."""
     parts: list[Any] = re.split(r"([0-9]+)", name)
@@ -44,6 +75,12 @@ def natural_sort_key(name: str) -> tuple:
 def wanted_splits(named_splits: Iterable[str]) -> set[str]:
     """Names of folders that are splits, in lower case: the usual names, and names from the user, such as test."""
     return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
+
+
+def split_folders(root: Path, named_splits: Iterable[str]) -> dict[str, Path]:
+    """Split -> its folder, for splits that are folders of a data set; a folder without any is one split, `train`."""
+    split_names = wanted_splits(named_splits)
+    return {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
 
 
 def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path, Path]]:

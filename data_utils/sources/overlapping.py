@@ -1,7 +1,7 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem, natural_sort_key
+from data_utils.sources.folder import DataFolder, children, files_by_stem, natural_sort_key
 from data_utils.sources.pairs import Cases, find_masks, find_pictures, pair
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
 from data_utils.sources.volumes import join_channels, read_spacing, volume_file
@@ -261,37 +261,37 @@ def _with_layers(record: Record, layers: ClassLayers) -> Record:
     return {**record, "target": label._replace(layers=layers)}
 
 
-def find_overlapping(splits: Mapping[str, tuple[Path, Path]], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, for splits of pictures with a mask for each class; else empty."""
-    if not splits:
+def find_channels(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records, for masks with a page or a channel for each class; else empty."""
+    if not folder.splits or not folder.may_overlap:
         return {}
-    openers = find_class_folders(splits, IMAGE_SUFFIXES, config)
-    if openers:
-        return openers
-    images, masks = next(iter(splits.values()))
+    images, masks = next(iter(folder.splits.values()))
     first_image = _first_picture(images)
     first_mask = _first_picture(masks)
     if first_image is None or first_mask is None:
         return {}
-    layout = find_class_layout(first_mask, first_image, explicit=config.task == OVERLAPPING)
+    layout = find_class_layout(first_mask, first_image, explicit=folder.config.task == OVERLAPPING)
+    openers: SplitOpeners = {}
     if layout != NO_LAYOUT:
-        for split, (images, masks) in splits.items():
-            openers[split] = partial(open_channels, images, masks, layout, config)
+        for split, (images, masks) in folder.splits.items():
+            openers[split] = partial(open_channels, images, masks, layout, folder.config)
     return openers
 
 
-def find_class_folders(
-    splits: Mapping[str, tuple[Path, Path]], suffixes: tuple[str, ...], config: DataConfig
-) -> SplitOpeners:
+def find_class_folders(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records, for splits with a folder of masks for each class; else empty."""
-    names_by_split = [class_folders(images, masks, suffixes, config) for images, masks in splits.values()]
-    if not splits or not all(names_by_split):
+    if not folder.splits or folder.points or not folder.may_overlap:
+        return {}
+    names_by_split: list[list[str]] = []
+    for images, masks in folder.splits.values():
+        names_by_split.append(class_folders(images, masks, folder.suffixes, folder.config))
+    if not all(names_by_split):
         return {}
     # a class has the same bit in each split
     names = sorted(set(chain.from_iterable(names_by_split)), key=natural_sort_key)
     openers: SplitOpeners = {}
-    for split, (images, masks) in splits.items():
-        openers[split] = partial(open_class_folders, images, masks, names, suffixes, config)
+    for split, (images, masks) in folder.splits.items():
+        openers[split] = partial(open_class_folders, images, masks, names, folder.suffixes, folder.config)
     return openers
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from runtime.errors import DataError, ImageError
 NAMES_IN_MESSAGE = 5  # files that a message names
 PAGE_COLUMNS = 3  # numbers of a part that is one page of each file
 FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
+
+Hint = Callable[[], str]  # makes the end of an error, which takes a while
 
 
 class Cases(NamedTuple):
@@ -47,7 +50,7 @@ def pair(
     allow_unpaired: bool,
     sources: Callable[..., Sources] = first_files,
     *options: object,
-    hint: str = "",
+    hint: Hint | None = None,
     is_named_by_case: bool = False,
 ) -> FileRecords:
     """The cases with image and mask, in the order of images.
@@ -69,22 +72,21 @@ def pair(
             *_, last = filter(None, _as_files(mask))
             unpaired.append(f"{last}: mask without image")
     unpaired += cases.lost
-    hint += _case_hint(cases)
-    if not rows and not hint:
-        hint = "; masks have the names of their images"
     if is_named_by_case:
         rows.sort(key=lambda row: natural_sort_key(row.name))
+    hint = partial(_pairing_hint, cases, hint, has_rows=bool(rows))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=hint)
 
 
-def _case_hint(cases: Cases) -> str:
-    """The first image and mask without partner whose names differ in upper and lower case alone."""
+def _pairing_hint(cases: Cases, hint: Hint | None, *, has_rows: bool) -> str:
+    """What to do about names that do not match, first of all those that differ in upper and lower case alone."""
+    text = "" if hint is None else hint()
     masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
     for name in cases.images:
         mask = masks.get(name.casefold())
         if mask and name not in cases.masks:
-            return f"; {name} and {mask} differ in upper and lower case: name both alike"
-    return ""
+            return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
+    return text if text or has_rows else "; masks have the names of their images"
 
 
 def _as_files(file: str | Files) -> Files:
@@ -99,7 +101,7 @@ def open_rows(
     allow_unpaired: bool,
     sources: Callable[..., Sources] = first_files,
     *options: object,
-    hint: str = "",
+    hint: Hint | None = None,
     location: Path | None = None,
 ) -> FileRecords:
     """The records of rows that have image and target.
@@ -107,7 +109,7 @@ def open_rows(
     Args:
         folders, rows, sources, options: those of `FileRecords`.
         unpaired: a line for each file without partner.
-        hint: stands behind these lines in the error.
+        hint: makes what stands behind these lines in the error.
         location: what the error names; None for the folder of images.
 
     Raises DataError for files without partner, unless they are allowed; and if there is no row.
@@ -118,7 +120,8 @@ def open_rows(
         remedy = "; --allow-unpaired leaves them out" if rows else ""
         lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         files = counted(len(unpaired), "file")
-        raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{hint}")
+        more = "" if hint is None else hint()
+        raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{more}")
     return FileRecords(folders, rows, replace(metadata, unpaired=tuple(unpaired)), sources, *options)
 
 
@@ -187,13 +190,12 @@ def open_pairs(images: Path, masks: Path, config: DataConfig) -> Records:
     Raises DataError for doubles and, unless allowed, for files without partner.
     """
     cases = find_pictures(images, masks, config)
-    hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
-    hint += _unread_hint(images, cases.masks)
+    hint = partial(_picture_hint, images, cases.masks)
     return pair_pages((images, masks), cases, Metadata(), config.allow_unpaired, hint)
 
 
 def pair_pages(
-    folders: tuple[Path, Path], cases: Cases, metadata: Metadata, allow_unpaired: bool, hint: str = ""
+    folders: tuple[Path, Path], cases: Cases, metadata: Metadata, allow_unpaired: bool, hint: Hint | None = None
 ) -> Records:
     """The records of `pair` for pictures, those of all pages where files have several."""
     records = pair(folders, cases, metadata, allow_unpaired, hint=hint)
@@ -201,17 +203,18 @@ def pair_pages(
     return _with_all_pages(records) if any(map(is_tiff, files)) else records
 
 
-def _unread_hint(images: Path, stems: Collection[str]) -> str:
-    """A note on the first file that has the name of a mask and a format that is not read."""
+def _picture_hint(images: Path, stems: Collection[str]) -> str:
+    """How masks are named, and the first file that has the name of a mask and a format that is not read."""
+    hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
     unread = []
     for name in os.listdir(images):
         stem, ending = os.path.splitext(name)
         if stem in stems and not ending.lower().endswith(IMAGE_SUFFIXES):
             unread.append(name)
     if not unread:
-        return ""
+        return hint
     first = min(unread, key=natural_sort_key)
-    return f"; {first} is not read{format_remedy([first])}"
+    return f"{hint}; {first} is not read{format_remedy([first])}"
 
 
 def _page(record: Record, name: str, part: Sequence[int]) -> Record:

@@ -20,8 +20,9 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volumes import volume_stem
 from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.documents import text_of
+from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.files import FileRecords, FileRow, Files
-from data_utils.sources.folder import MASK_WORDS, children, files_by_stem, natural_sort_key, wanted_splits
+from data_utils.sources.folder import MASK_WORDS, DataFolder, children, files_by_stem, natural_sort_key, split_folders
 from data_utils.sources.overlapping import OVERLAPPING, bits_by_class, class_volume_sources
 from data_utils.sources.pairs import Cases, open_rows, pair, pair_pages
 from data_utils.sources.records import Metadata, Records, SplitOpeners
@@ -101,10 +102,21 @@ class Parts(NamedTuple):
         return Cases(images, masks, lost)
 
 
-def find_side_by_side(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records; empty unless, in each split, most masks lie beside their images."""
-    split_names = wanted_splits(named_splits)
-    folders = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
+def find_side_by_side(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records; empty unless, in each split, most masks lie beside their images.
+
+    Folders of masks come first. Raises DataError if there are only annotations of a format that is not read.
+    """
+    if folder.has_masks:
+        return {}
+    openers = _find_openers(folder.root, folder.named_splits, folder.config)
+    if not openers:
+        check_formats(folder.root)
+    return openers
+
+
+def _find_openers(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    folders = split_folders(root, named_splits)
     suffixes = volume_suffixes(root, config)
     if not any(_names_below(root, suffixes)):
         suffixes = IMAGE_SUFFIXES

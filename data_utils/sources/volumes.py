@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,9 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem
+from data_utils.sources.folder import DataFolder, children, files_by_stem
 from data_utils.sources.pairs import Cases, find_masks, pair
-from data_utils.sources.records import Metadata, Records
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.errors import DataError, ImageError
@@ -48,20 +49,24 @@ def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
     return VolumeFile(paths, spacing if holds_no_spacing else None)
 
 
-def find_volumes(
-    root: Path, splits: Mapping[str, tuple[Path, Path]], config: DataConfig
-) -> tuple[Mapping[str, tuple[Path, Path]], tuple[str, ...]]:
-    """The splits of a folder, if they hold volumes, else none; and how the names of volumes end."""
+def find_volumes(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its cases, from a folder of volumes with labels and without points; else empty."""
+    openers: SplitOpeners = {}
+    if folder.suffixes != IMAGE_SUFFIXES and not folder.points:
+        for name, (images, masks) in folder.splits.items():
+            openers[name] = partial(open_cases, images, masks, folder.suffixes, folder.config)
+    return openers
+
+
+def image_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
+    """How the names of images end: those of volumes, if the folders of a data set hold any, else those of pictures."""
     folders = children(root)
     suffixes = volume_suffixes(root, config)
     if {"imagestr", "labelstr"} <= folders.keys():
         pictures = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in STACK_SUFFIXES)
-        if _holds(folders["imagestr"], pictures) and not _holds(folders["imagestr"], suffixes):
-            return {}, suffixes
-        return splits, suffixes
-    if any(_holds(folder, suffixes) for folder in folders.values()):
-        return splits, suffixes
-    return {}, suffixes
+        images = folders["imagestr"]
+        return IMAGE_SUFFIXES if _holds(images, pictures) and not _holds(images, suffixes) else suffixes
+    return suffixes if any(_holds(folder, suffixes) for folder in folders.values()) else IMAGE_SUFFIXES
 
 
 def volume_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:

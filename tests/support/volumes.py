@@ -8,8 +8,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.files import FileRecords
-from data_utils.sources.folder import find_splits
-from data_utils.sources.volumes import find_volumes, open_cases
+from data_utils.sources.finders import find_in_folder
 
 # voxel (x, y, z) -> mm of a file's own axes
 RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])
@@ -126,5 +125,4 @@ def volume_config(root: Path, **settings) -> DataConfig:
 def training_volumes(root: Path, **settings) -> FileRecords:
     """The records of the training split of a folder of volumes, before any is held out."""
     config = volume_config(root, **settings)
-    splits, suffixes = find_volumes(root, find_splits(root, ()), config)
-    return open_cases(*splits["train"], suffixes, config)
+    return find_in_folder(root, (), config)["train"]()

@@ -178,7 +178,7 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
     metadata = Metadata(classes, annotations=summary)
     folders = (folder, first_file.parent)
     sources = (coco_sources, {value: value for value in names})
-    hint = "" if rows and allow_unpaired else describe_missing(missing, _image_folders(files[0], split), files[0].root)
+    hint = partial(describe_missing, missing, _image_folders(files[0], split), files[0].root)
     records = open_rows(
         folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file, hint=hint
     )

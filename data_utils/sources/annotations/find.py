@@ -7,7 +7,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
-from data_utils.sources.folder import files_by_stem, find_splits
+from data_utils.sources.folder import DataFolder, files_by_stem, find_splits
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
@@ -46,6 +46,22 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
     name, splits = splits_by_format.popitem()
     _, load = FORMATS[name]
     return load(root, splits, allow_unpaired)
+
+
+def find_annotated(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records, if there are annotations and no masks.
+
+    Raises DataError if there are points too.
+    """
+    if folder.has_masks:
+        return {}
+    openers = find_annotations(folder.root, folder.named_splits, folder.config.allow_unpaired)
+    if openers and folder.points:
+        file = next(iter(folder.points.values())).files[0]
+        raise DataError(
+            f"{folder.root} holds annotations, and points in {file}; give --task classes or --task landmarks"
+        )
+    return openers
 
 
 def holds_masks(root: Path, named_splits: Sequence[str]) -> bool:

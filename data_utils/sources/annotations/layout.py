@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.sources.files import FileRow, Sources
-from data_utils.sources.folder import children, splits_below, wanted_splits
+from data_utils.sources.folder import children, split_folders, splits_below, wanted_splits
 from data_utils.sources.records import AnnotationSummary
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
@@ -47,12 +47,11 @@ def paired_folders(
         pictures = folder_in(folder, images) or folder
         return pictures, folder_in(folder, annotations) or pictures
 
-    split_names = wanted_splits(named_splits)
-    above = {name: pair(folder) for name, folder in children(root).items() if name in split_names}
-    if above:
-        return above
+    splits = {name: pair(folder) for name, folder in split_folders(root, named_splits).items()}
     pictures, files = pair(root)
-    return splits_below(pictures, files, split_names) or {"train": (pictures, files)}
+    if splits == {"train": (pictures, files)}:
+        return splits_below(pictures, files, wanted_splits(named_splits)) or splits
+    return splits
 
 
 def find_file(name: str, folders: Sequence[str]) -> str | None:

@@ -12,7 +12,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible
 from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths
 from data_utils.sources.files import FileRecords, FileRow, Sources
-from data_utils.sources.folder import children, natural_sort_key, wanted_splits
+from data_utils.sources.folder import children, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import Metadata, SplitOpeners
 from runtime.errors import DataError
@@ -75,11 +75,8 @@ def picture_names(folder: str) -> list[str]:
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of the images' folders, the same folder again)."""
-    split_names = wanted_splits(named_splits)
-    folders = {name: folder for name, folder in children(root).items() if name in split_names and _is_set(folder)}
-    if not folders and _is_set(root):
-        folders = {"train": root}
-    return {name: (folder, folder) for name, folder in folders.items()}
+    folders = split_folders(root, named_splits)
+    return {name: (folder, folder) for name, folder in folders.items() if _is_set(folder)}
 
 
 def _is_set(root: Path) -> bool:

@@ -22,10 +22,10 @@ from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
-    children,
+    DataFolder,
     files_by_stem,
     natural_sort_key,
-    wanted_splits,
+    split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
@@ -109,12 +109,26 @@ def _grid(image: str) -> Grid:
     return grid
 
 
-def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its images with polygons; empty if there are none."""
-    split_names = wanted_splits(named_splits)
-    splits = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
+def find_polygons(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its images with polygons; empty if there are none, or masks or points.
+
+    Raises DataError for --label-column without polygons.
+    """
     openers: SplitOpeners = {}
-    for name, folder in splits.items():
+    column = folder.config.label_column
+    if not folder.has_masks and not folder.points:
+        openers = _split_openers(folder.root, folder.named_splits, folder.config)
+    if column and not openers:
+        raise DataError(
+            f"--label-column {column} is a column of polygons, but {folder.root} holds no .geojson or .gpkg beside its"
+            " images; leave it out"
+        )
+    return openers
+
+
+def _split_openers(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    openers: SplitOpeners = {}
+    for name, folder in split_folders(root, named_splits).items():
         images = folder_in(folder, IMAGE_FOLDERS)
         common_files = _files_in(folder) or _files_in(root)
         annotations = common_files[0].parent if common_files else folder_in(folder, MASK_FOLDERS)

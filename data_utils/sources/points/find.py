@@ -1,7 +1,7 @@
 """Which points lie in a folder."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,14 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.layout import describe_missing, find_file
 from data_utils.sources.files import FileRecords
-from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
+from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import PointTable, all_names, join_tables, open_points
+from data_utils.sources.points.table import LANDMARKS, PointTable, all_names, join_tables, open_points
 from data_utils.sources.records import SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
@@ -52,9 +52,35 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     return {split: table.with_names(names) for split, table in splits.items()}
 
 
-def is_read_first(points: dict[str, PointTable]) -> bool:
-    """Whether points are of volumes, or lie in files that hold areas in other data sets."""
-    return any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
+def choose_points(
+    root: Path, named_splits: Sequence[str], task: str | None, *, has_masks: bool
+) -> dict[str, PointTable]:
+    """Split -> its points, if they are asked for or the folder has no masks; else empty. Raises DataError."""
+    is_asked = task == LANDMARKS
+    if task is not None and not is_asked:
+        return {}
+    if has_masks and not is_asked:
+        check_task(root)
+        return {}
+    points = find_points(root, named_splits, explicit=is_asked)
+    if is_asked and not points:
+        lines = other_csv_files(root)
+        if lines:
+            raise DataError(f"--task {task}: {listing(lines, separator='; ')}")
+    return points
+
+
+def find_first_points(folder: DataFolder) -> SplitOpeners:
+    """The openers of points that are asked for, of volumes, or in files that hold areas in other data sets."""
+    is_first = folder.config.task == LANDMARKS
+    for table in folder.points.values():
+        is_first = is_first or table.axes == 3 or table.layout in ANNOTATIONS
+    return find_any_points(folder) if is_first else {}
+
+
+def find_any_points(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens the images of its points."""
+    return open_splits(folder.root, folder.points, folder.config.absent, folder.config.allow_unpaired)
 
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
@@ -125,7 +151,7 @@ def other_csv_files(path: Path) -> list[str]:
     return lines
 
 
-def open_splits(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
+def open_splits(root: Path, splits: Mapping[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
@@ -160,7 +186,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     table = replace(table, entries=[table.entries[row] for row in rows])
-    hint = "" if rows and allow_unpaired else describe_missing(missing, folders, root)
+    hint = partial(describe_missing, missing, folders, root)
     return open_points(table, paths, unpaired, location, absent, allow_unpaired, hint)
 
 

@@ -19,7 +19,7 @@ from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.point_states import ABSENCES, ABSENT, FOUND, PRESENT, UNKNOWN
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.files import FileRecords, FileRow, Sources
-from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
+from data_utils.sources.pairs import FIRST_CHANNEL, Hint, open_rows, split_paths
 from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
 
@@ -270,7 +270,7 @@ def open_points(
     location: Path,
     absent: str | None,
     allow_unpaired: bool,
-    hint: str = "",
+    hint: Hint | None = None,
 ) -> FileRecords:
     """Images, or volumes, and their points.
 
@@ -280,7 +280,7 @@ def open_points(
         unpaired: a line for each image that is not there.
         location: what an error names.
         absent: the meaning of an empty cell of the table, as in `--absent`.
-        hint: stands behind these lines in the error.
+        hint: makes the end of the error.
 
     Raises DataError for such images, unless they are allowed.
     """

@@ -17,7 +17,7 @@ from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square,
 
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
-from data_utils.sources.annotations.world_polygons import find_polygons
+from data_utils.sources.finders import find_in_folder
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 from tasks.polygons import well_known_binary
@@ -199,7 +199,8 @@ def one_image(folder, *features):
 
 def areas_of(folder, **settings):
     """The records of images with polygons, opened without holding any out."""
-    return {split: opener() for split, opener in find_polygons(folder, (), class_config(folder, **settings)).items()}
+    openers = find_in_folder(folder, (), class_config(folder, **settings))
+    return {split: opener() for split, opener in openers.items()}
 
 
 @pytest.fixture

@@ -176,11 +176,11 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
     crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
     summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
     metadata = Metadata(classes, annotations=summary)
-    folders = (folder, first_file.parent)
     sources = (coco_sources, {value: value for value in names})
     hint = partial(describe_missing, missing, _image_folders(files[0], split), files[0].root)
+    paired_folders = (folder, first_file.parent)
     records = open_rows(
-        folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file, hint=hint
+        paired_folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file, hint=hint
     )
     return with_labels(records, labels)
 

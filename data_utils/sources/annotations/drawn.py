@@ -69,11 +69,8 @@ class DrawnMask(LayeredMask):
         """(H, W), and the areas from the lowest to the highest. Raises DataError, with the file and the annotation."""
 
     def render(self) -> np.ndarray:
-        size, areas = self.read()
-        picture = Image.new("I", size[::-1])
-        for area in areas:
-            area.outline(picture, area.shown_value)
-        return np.asarray(picture).astype(number_type(self.values.values()))
+        numbers, values = self.render_objects()
+        return values.astype(number_type(self.values.values()))[numbers]
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         size, areas = self.read()

@@ -17,7 +17,6 @@ from data_utils.sources.folder import files_by_stem, wanted_splits
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.spelling import find_name, spellings
-from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -27,6 +26,7 @@ NAMES += ("chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", 
 NAMES += ("train", "tvmonitor")
 LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
 CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
+OWN_IMAGE = re.compile(r"20\d\d_\d{6}")  # the name of an image of VOC's own
 COLOR = re.compile(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*")
 
 
@@ -85,20 +85,9 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
         names = [line.strip() for line in lines_of(root / CLASS_NAMES)]
         names = [BACKGROUND if name in BACKGROUND_NAMES else name for name in names]
         return tuple(enumerate(name for name in names if name not in ("", "__ignore__")))
-    if _is_original(root, stems):
+    if all(map(OWN_IMAGE.fullmatch, stems)):
         return tuple(enumerate(NAMES))
     return ()
-
-
-def _is_original(root: Path, stems: Sequence[str]) -> bool:
-    """Whether the images are VOC's own: named like 2007_000032, or called VOC's by their annotation."""
-    if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):
-        return True
-    annotation = root / "Annotations" / f"{stems[0]}.xml"
-    try:
-        return b"The VOC20" in read_bytes(annotation)
-    except (OSError, ValueError):
-        return False
 
 
 def read_label_map(path: Path, colored: bool) -> NamedClasses:

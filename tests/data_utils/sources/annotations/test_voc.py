@@ -24,7 +24,6 @@ def voc(
     for name in names:
         save(root / "JPEGImages" / f"{name}.jpg", np.zeros((*SIZE, 3), np.uint8))
         save(root / "SegmentationClass" / f"{name}.png", mask, palette)
-    (root / "Annotations").mkdir()
     for name, listed in lists.items():
         file = root / "ImageSets/Segmentation" / f"{name}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -84,18 +83,6 @@ def test_voc_masks_of_0_and_1_hold_background_and_foreground(binary_voc):
     assert class_map.names == ("background", "foreground")
     assert class_map.values == (0, 1)
     assert class_map.ignore_value is None
-
-
-@pytest.fixture
-def voc_2007(tmp_path) -> Path:
-    return voc(tmp_path, ["000032", "000033"], {"train": ["000032"], "val": ["000033"]})
-
-
-def test_images_of_voc_2007_are_known_by_their_annotations(voc_2007):
-    assert loaded(voc_2007)[0].metadata.classes == ()
-    page = "<annotation><source><database>The VOC2007 Database</database></source></annotation>"
-    (voc_2007 / "Annotations" / "000032.xml").write_text(page)
-    assert loaded(voc_2007)[0].metadata.classes[15] == (15, "person")
 
 
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])

@@ -15,7 +15,6 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
-from data_utils.sources.holdout import hold_out
 from data_utils.sources.records import Parts, Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError
@@ -52,8 +51,8 @@ def _is_whole(part: Sequence[int]) -> bool:
     return (top, bottom, left, right) == (0, height, 0, width)
 
 
-def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:
-    """Training and validation windows of images with a place; all windows of one block are in one split.
+def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarray]:
+    """The windows of images with a place, and (N,) the number of the block of each.
 
     Raises DataError for images without a place, and if there is only one block.
     """
@@ -84,7 +83,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     windows = Parts(np.array(parts), _window_name, _window)
-    return hold_out(divide(records, np.array(indices), windows, block_side=side), config, groups)
+    return divide(records, np.array(indices), windows, block_side=side), groups
 
 
 def _grids(records: Records) -> list[Grid]:

@@ -3,11 +3,14 @@
 import heapq
 import os
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import read_source_grid
+from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRecords, select
 from runtime.console import listing
 from runtime.errors import DataError
@@ -27,24 +30,37 @@ def check_flags(config: DataConfig, validation: str | None) -> None:
         raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
 
 
-def hold_out(records: Records, config: DataConfig, blocks: np.ndarray | None = None) -> tuple[Records, Records]:
+class Groups(NamedTuple):
+    """Records of which some are held out.
+
+    Args:
+        records: all of them.
+        numbers: (N,) the number of each record's group; the records of a group stay together.
+        things: what the groups are, in words.
+    """
+
+    records: Records
+    numbers: np.ndarray
+    things: str
+
+
+def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
     """Training and validation part in the order of `records`: at least one record in each, or the part of a fold.
 
-    Records of one group stay together: slices of one volume must not be on both sides. If `val_group` is a regular
-    expression, the records of a group have names that agree in its first bracket, or in the whole match; else they are
-    the pages of one file, unless all are. With `blocks`, (N,) the number of each record's block, those are the groups.
-
-    The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each.
-    Raises DataError for fewer than two records, and for fewer groups than folds.
+    Records of one group of `GROUPINGS` stay together: slices of one volume must not be on both sides. The validation
+    parts of the n folds of one `seed` are disjoint, hold all records together and about as many each. Raises DataError
+    for fewer than two records, and for fewer groups than folds.
     """
-    if len(records) < 2:
+    if len(records) < 2 and config.val_blocks is None:
         has_place = len(records) == 1 and read_source_grid(records[0]["image"]) is not None
         remedy = "; --val-blocks cuts the scene into several" if has_place else ""
         raise DataError(
             "at least 2 samples are needed, one to train on and one to validate on;"
             f" the data set has {len(records)}{remedy}"
         )
-    groups = _groups(records, config.val_group) if blocks is None else blocks
+    named = [group for field, group in GROUPINGS.items() if getattr(config, field) is not None]
+    group = named[0] if named else group_by_file
+    records, groups, things = group(records, config)
     sizes = np.bincount(groups)
     order = np.random.default_rng(config.seed).permutation(len(sizes))
     if config.chosen_fold is None:
@@ -52,7 +68,6 @@ def hold_out(records: Records, config: DataConfig, blocks: np.ndarray | None = N
     else:
         number, count = config.chosen_fold
         if len(sizes) < count:
-            things = _name_of_groups(records, config, len(sizes)) if blocks is None else "blocks"
             raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")
         held_out = _fold_by_group(order, sizes, count)[groups] == number - 1
     return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
@@ -80,35 +95,53 @@ def _fold_by_group(order: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarr
     return fold_by_group
 
 
-def _name_of_groups(records: Records, config: DataConfig, count: int) -> str:
-    """What is held out together, in words."""
-    kind = "volumes" if records.dims == 3 else "images"
-    if config.val_group is not None:
-        return f"groups of {kind}"
-    return kind if count == len(records) else "files, whose pages stay together"
+def group_by_file(records: Records, config: DataConfig) -> Groups:
+    """The pages of a file are a group, unless all are pages of one."""
+    files = records.file_numbers()
+    numbers = files if files.any() else np.arange(len(records))
+    things = _kind(records) if len(np.unique(numbers)) == len(records) else "files, whose pages stay together"
+    return Groups(records, numbers, things)
 
 
-def _groups(records: Records, pattern: str | None) -> np.ndarray:
-    """(N,) number of each record's group, by first appearance; without a pattern each file is a group."""
-    if pattern is None:
-        files = records.file_numbers()
-        return files if files.any() else np.arange(len(records))
+def group_by_name(records: Records, config: DataConfig) -> Groups:
+    """Records whose names agree in the first bracket of `val_group`, or in the whole match, are a group.
+
+    Raises DataError for what is no regular expression, or does not match, or puts all records into one group.
+    """
+    pattern = config.val_group
+    assert pattern is not None
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise DataError(f"--val-group {pattern!r} is no regular expression ({error})") from error
     bracket = 1 if expression.groups else 0
-    numbers: dict[str, int] = {}
-    groups = np.empty(len(records), np.int64)
+    number_by_text: dict[str, int] = {}
+    numbers = np.empty(len(records), np.int64)
     for i in range(len(records)):
         name = records.name(i)
         match = expression.search(name)
         if match is None:
             raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
-        groups[i] = numbers.setdefault(match.group(bracket), len(numbers))
-    if len(numbers) < 2:
-        raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(numbers))!r}")
-    return groups
+        numbers[i] = number_by_text.setdefault(match.group(bracket), len(number_by_text))
+    if len(number_by_text) < 2:
+        raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(number_by_text))!r}")
+    return Groups(records, numbers, f"groups of {_kind(records)}")
+
+
+def group_by_block(records: Records, config: DataConfig) -> Groups:
+    """The windows of scenes that lie in one block of the world are a group. Raises DataError as `cut_blocks` does."""
+    return Groups(*cut_blocks(records, config), "blocks")
+
+
+def _kind(records: Records) -> str:
+    return "volumes" if records.dims == 3 else "images"
+
+
+# the field of the settings that asks for it -> what is held out together; each gives the groups of all records
+GROUPINGS: dict[str, Callable[[Records, DataConfig], Groups]] = {
+    "val_blocks": group_by_block,
+    "val_group": group_by_name,
+}
 
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.bands import as_pictures, choose_bands
-from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
@@ -57,7 +56,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.val_blocks is not None:
         if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
-        train, val = hold_out_blocks(train, config)
+        train, val = hold_out(train, config)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(

@@ -1,6 +1,8 @@
 """A model in ONNX, for prediction."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +16,27 @@ from unet.config import UNetConfig
 PREPARE = "prepare"  # the input, true by default, that says whether images are resized in the graph
 
 
+def open_session(path: str | Path) -> Any:
+    """A model in onnxruntime, on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised, so they need not be printed
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
 class OnnxNetwork(nn.Module):
     """An exported model for `Predictor`; onnxruntime runs it on the CPU."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = path
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as error:
-            raise ModelError("onnxruntime is not installed; ONNX needs: pip install onnx onnxruntime") from error
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # errors are raised, so they need not be printed
+        if find_spec("onnxruntime") is None:
+            raise ModelError("onnxruntime is not installed; ONNX needs: pip install onnx onnxruntime")
         if not Path(path).is_file():
             raise ModelError(f"{path}: no such file")
         try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self.session = open_session(path)
         except Exception as error:  # onnxruntime may raise any exception for a foreign file
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         try:

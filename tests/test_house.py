@@ -76,7 +76,7 @@ ONLY_IN = {
     "nibabel": ("data_utils/image_io/",),
     "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),
-    "transformers": ("unet/backbone.py", "inference/export/opener.py"),
+    "transformers": ("unet/backbone.py",),
 }
 NOT_IN = {
     "unet/": ("PIL", "tifffile", "nibabel", "argparse"),

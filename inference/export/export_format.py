@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from inference.export.graph import prepares_images
-from inference.export.proof import TOLERANCE, check_answers, expected_logits, proof_images
-from runtime.errors import ModelError, SettingsError
+from inference.export.proof import MESSAGE, TOLERANCE, Answer, check_answers, expected_logits, proof_images
+from runtime.errors import ModelError, SettingsError, one_line
 from runtime.files import replace_path
 from tasks import new_decoder, task_of_model
 from unet.config import UNetConfig
@@ -54,6 +54,10 @@ class ExportFormat(ABC):
     def write(self, model: UNet, path: Path, options: Options) -> None:
         """Write the model, which is in evaluation mode, on the CPU and of float32. ModelError if it fails."""
 
+    @abstractmethod
+    def open(self, path: Path) -> Sequence[Answer]:
+        """Open a written model in its own runtime, which may raise anything; all ways to compute it have to agree."""
+
     def problem(self, config: UNetConfig) -> str | None:
         """Why models of this config cannot be written, in words that follow "the model"; None if they can."""
         return None
@@ -70,11 +74,6 @@ class ExportFormat(ABC):
     def name(self) -> str:
         """The format's name, and that of its module."""
         return type(self).__name__.lower()
-
-    @property
-    def openers(self) -> Sequence[str]:
-        """The keys in `OPENERS` of opener.py of the functions that open it."""
-        return (self.name,)
 
     def description(self, config: UNetConfig) -> dict[str, str]:
         """Texts by name for whoever opens the file."""
@@ -107,13 +106,21 @@ def export_proved(export_format: ExportFormat, model: UNet, path: Path, options:
         try:
             batches = proof_images(model.config)
             expected = export_format.expected_answers(model, batches)
-            for opener in export_format.openers:
-                check_answers(opener, export_format.runtime, temporary, batches, expected)
+            for answer in _open(export_format, temporary):
+                check_answers(answer, export_format.runtime, batches, expected)
         except ModelError as error:
             hint = export_format.hint(model.config)
             if not hint:
                 raise
             raise ModelError(f"{error}; {hint}") from error
+
+
+def _open(export_format: ExportFormat, path: Path) -> Sequence[Answer]:
+    """Functions that compute a written model. Raises ModelError if its runtime cannot open it."""
+    try:
+        return export_format.open(path)
+    except Exception as error:  # a runtime may raise anything
+        raise ModelError(f"{export_format.runtime} cannot open the model: {one_line(error, MESSAGE)}") from error
 
 
 def import_package(package: str, install: str) -> ModuleType:

@@ -5,11 +5,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ExportedNetwork
-from inference.onnx_network import PREPARE
+from inference.export.proof import Answer
+from inference.onnx_network import PREPARE, open_session
 from unet.config import UNetConfig
 from unet.model import UNet
 
@@ -40,6 +42,15 @@ class Onnx(ExportFormat):
         onnx.helper.set_model_props(proto, {"config": json.dumps(config.to_json()), **self.description(config)})
         _set_default(onnx, proto)
         onnx.save(proto, path)
+
+    def open(self, path: Path) -> list[Answer]:
+        session = open_session(path)
+
+        def answer(images: np.ndarray) -> np.ndarray:
+            (logits,) = session.run(["logits"], {"images": images.astype(np.float32)})
+            return logits
+
+        return [answer]
 
 
 def write_graph(network: ExportedNetwork, path: Path, answer: str = "logits", *, can_prepare: bool = True) -> None:

@@ -1,17 +1,13 @@
-"""The proof of an exported file: what it is checked on, how it is opened, and how far its answers may differ.
+"""The proof of an exported file: what it is checked on, and how far its answers may differ.
 
-Modules: inference/export/opener.py, inference/export/proof.py.
+Module: inference/export/proof.py.
 """
-
-import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from inference.export import proof
-from inference.export.opener import turn_network_off
 from runtime.errors import ModelError
 from unet import Preprocess, UNetConfig
 
@@ -28,45 +24,26 @@ def test_images_of_a_proof_have_the_brightness_of_the_training():
     assert np.corrcoef(first[:, :-1].ravel(), first[:, 1:].ravel())[0, 1] > 0.3
 
 
-@pytest.mark.parametrize(
-    "connect",
-    [
-        lambda connection: socket.getaddrinfo("localhost", 1),
-        lambda connection: connection.connect(("127.0.0.1", 1)),
-        lambda connection: connection.connect_ex(("127.0.0.1", 1)),
-    ],
-    ids=["getaddrinfo", "connect", "connect_ex"],
-)
-def test_a_model_is_opened_with_the_network_off(monkeypatch, connect):
-    for owner, name in ((socket, "getaddrinfo"), (socket.socket, "connect"), (socket.socket, "connect_ex")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # so that they come back
-    turn_network_off()
-    with (
-        socket.socket() as connection,
-        pytest.raises(OSError, match="a model that is checked must not need the network"),
-    ):
-        connect(connection)
-
-
 EXPECTED_LOGITS = [torch.full((1, 2, 4, 4), -10.0), torch.zeros(1, 2, 5, 6)]
 
 
 MINUS_TEN, ZERO = (logits.numpy() for logits in EXPECTED_LOGITS)
 
 
-@pytest.fixture
-def check_answers(monkeypatch):
-    """Checks the answers of a runtime that then complains of a size."""
+def check_answers(answers: list[np.ndarray]) -> None:
+    """Check the answers of a runtime, which fails once there are no more."""
+    batches = [np.zeros((1, 1, *logits.shape[2:])) for logits in EXPECTED_LOGITS]
+    remaining = [*answers]
 
-    def check(answers: list[np.ndarray] | None) -> None:
-        batches = [np.zeros((1, 1, *logits.shape[2:])) for logits in EXPECTED_LOGITS]
-        monkeypatch.setattr(proof, "run_opener", lambda *_: (answers, "no such size"))
-        proof.check_answers("onnx", "onnxruntime", Path("model.onnx"), batches, EXPECTED_LOGITS)
+    def answer(images: np.ndarray) -> np.ndarray:
+        if not remaining:
+            raise RuntimeError("no such\nsize")
+        return remaining.pop(0)
 
-    return check
+    proof.check_answers(answer, "onnxruntime", batches, EXPECTED_LOGITS)
 
 
-def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(check_answers):
+def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit():
     check_answers([MINUS_TEN + 0.0009, ZERO + 0.00009])
 
 
@@ -78,10 +55,9 @@ def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(check_answe
         ([MINUS_TEN, ZERO * np.nan], "answers differ from torch's by nan at 5 x 6 pixels"),
         ([MINUS_TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
         ([MINUS_TEN], "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
-        (None, "onnxruntime cannot open the model: no such size"),
     ],
-    ids=["small logits", "large logits", "no numbers", "a class too few", "one size", "none"],
+    ids=["small logits", "large logits", "no numbers", "a class too few", "one size"],
 )
-def test_answers_that_differ_or_are_missing_are_refused(check_answers, answers, line):
+def test_answers_that_differ_or_are_missing_are_refused(answers, line):
     with pytest.raises(ModelError, match=line):
         check_answers(answers)

@@ -1,5 +1,7 @@
 """Finding the true mask of each input."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,46 +51,63 @@ class TruthFolder:
 
     def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
         """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
-        stems = [pages.stem for pages in inputs]
-        for pages in inputs:
-            stems += pages.page_stems
+        stems: list[Path] = []
         files: set[Path] = set()
         for pages in inputs:
+            stems += [pages.stem, *pages.page_stems]
             for job in pages.jobs:
                 files.update(Path(name).resolve() for name in job.files)
-        truths = open_true_masks(
-            self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes, self.class_map, files
-        )
-        as_read = _place_on_image if self.reads_places else _as_picture
+        truths = self.open(stems, files)
         jobs: list[Job] = []
+        missing: list[Path] = []
         for pages in inputs:
-            for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
-                mask = truths.find(pages.stem, page_stem, number, len(pages.jobs), job.image)
-                jobs.append(replace(job, truth=as_read(mask, job)))
-        if truths.missing:
+            for number, job in enumerate(pages.jobs):
+                mask = truths.find(pages, number)
+                if mask is None:
+                    missing.append(pages.page_stems[number])
+                else:
+                    jobs.append(replace(job, truth=self._as_read(mask, job)))
+        if missing:
             raise DataError(
-                f"--truth {self.folder}: has no mask for {counted(len(truths.missing), 'input')}, the first is"
-                f" {truths.missing[0]}; if the masks have a suffix, give --mask-suffix"
+                f"--truth {self.folder}: has no mask for {counted(len(missing), 'input')}, the first is {missing[0]};"
+                " if the masks have a suffix, give --mask-suffix"
             )
         return jobs
 
+    def open(self, stems: Sequence[Path], inputs: Collection[Path] = ()) -> TrueMasks | ClassTruths | AnnotatedTruths:
+        """The true masks of inputs with these stems; `inputs` are their files, resolved, which are no masks."""
+        objects = self.object_classes
+        if objects and self.folder.is_dir():
+            annotations = _annotations(self.folder)
+            if annotations:
+                return AnnotatedTruths(annotations, partial(_true_objects, objects))
+            if len(objects) > 1:
+                raise DataError(
+                    f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
+                )
+        may_be_annotated = self.class_map is not None and self.mask_suffix is None and self.folder.is_dir()
+        if may_be_annotated and not holds_masks(self.folder, TEST_SPLITS):
+            annotations = _annotations(self.folder)
+            if annotations and all(records.metadata.task is None for records in annotations):
+                return AnnotatedTruths(annotations, partial(_true_classes, self.class_map))
+        files = masks_below(self.folder, inputs)
+        if self.class_folders:
+            return ClassTruths(files, self.mask_suffix, stems, self.class_folders)
+        return TrueMasks(files, self.mask_suffix, stems)
 
-def _place_on_image(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask on the grid of its image, if both are georeferenced."""
-    if not isinstance(mask, PageFile) or mask.page:
-        return mask
-    if job.place is None or not job.size:
-        return mask
-    path = str(mask.path)
-    placed = on_grid(path, Grid(job.place, (job.size[0], job.size[1])), path)
-    return placed if isinstance(placed, PlacedMask) else mask
-
-
-def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
-    """A true mask of an image; a TIFF is read as a picture."""
-    if job.volume is None and isinstance(mask, PageFile) and is_tiff(mask.path):
-        return PageFile(str(mask.path), mask.page, reads_place=False)
-    return mask
+    def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:
+        """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read."""
+        if not isinstance(mask, PageFile):
+            return mask
+        if not self.reads_places:
+            if job.volume is None and is_tiff(mask.path):
+                return PageFile(str(mask.path), mask.page, reads_place=False)
+            return mask
+        if mask.page or job.place is None or not job.size:
+            return mask
+        path = str(mask.path)
+        placed = on_grid(path, Grid(job.place, (job.size[0], job.size[1])), path)
+        return placed if isinstance(placed, PlacedMask) else mask
 
 
 def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]:
@@ -103,39 +122,6 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
         if not inputs or path.resolve() not in inputs:
             masks[stem] = path
     return masks
-
-
-def open_true_masks(
-    folder: Path,
-    suffix: str | None,
-    stems: Sequence[Path],
-    class_folders: Sequence[str],
-    objects: Sequence[str] = (),
-    class_map: ClassMap | None = None,
-    inputs: Collection[Path] = (),
-) -> "TrueMasks | ClassTruths | AnnotatedTruths":
-    """The true masks of `inputs` with these stems, in a folder.
-
-    Args:
-        objects: the classes of a model of objects.
-        class_map: the classes of a model of classes.
-    """
-    if objects and folder.is_dir():
-        annotations = _annotations(folder)
-        if annotations:
-            return AnnotatedTruths(annotations, partial(_true_objects, objects))
-        if len(objects) > 1:
-            raise DataError(
-                f"--truth {folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
-            )
-    if class_map is not None and suffix is None and folder.is_dir() and not holds_masks(folder, TEST_SPLITS):
-        annotations = _annotations(folder)
-        if annotations and all(records.metadata.task is None for records in annotations):
-            return AnnotatedTruths(annotations, partial(_true_classes, class_map))
-    files = masks_below(folder, inputs)
-    if class_folders:
-        return ClassTruths(files, suffix, stems, class_folders)
-    return TrueMasks(files, suffix, stems)
 
 
 def _annotations(folder: Path) -> list[Records]:
@@ -174,25 +160,23 @@ class TrueMasks:
             plain_names = [stem.as_posix() for stem in self._plain_files]
             suffix = detect_suffix(plain_stems, plain_names)
         self.suffix = suffix or ""
-        self.missing: list[str] = []
 
-    def _file(self, stem: Path) -> Path | None:
-        """The mask of an input of this stem."""
+    def file(self, stem: Path) -> Path | None:
+        """The mask of an input of this stem; None if there is none."""
         mask_stem = stem.with_name(stem.name + self.suffix)
         return self.files.get(mask_stem) or self._plain_files.get(_plain(mask_stem))
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> PageFile | None:
-        """The true mask of page `number` of an input. Returns None if there is none, and notes it in `missing`."""
-        mask = self._file(page_stem)
+    def find(self, pages: InputPages, number: int) -> PageFile | None:
+        """The true mask of a page of an input; None if there is none."""
+        mask = self.file(pages.page_stems[number])
         if mask is not None:
             return PageFile(mask)
-        stack = self._file(stem)
+        stack = self.file(pages.stem)
         if stack is None or not is_tiff(stack):
-            self.missing.append(str(page_stem.with_name(page_stem.name + self.suffix)))
             return None
         page_numbers = [index for index, _ in tiff_pages(stack)]
-        if len(page_numbers) != pages:
-            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {pages}")
+        if len(page_numbers) != len(pages.jobs):
+            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages.jobs)}")
         return PageFile(stack, page_numbers[number])
 
 
@@ -204,7 +188,6 @@ class AnnotatedTruths:
     """
 
     def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile]) -> None:
-        self.missing: list[str] = []
         self.as_truth = as_truth
         self._by_stem: dict[Path, tuple[Records, int] | None] = {}  # None for paths that several images have
         self._by_file: dict[Path, tuple[Records, int]] = {}
@@ -219,15 +202,12 @@ class AnnotatedTruths:
                 if isinstance(record["image"], str | Path):
                     self._by_file[Path(record["image"]).resolve()] = (records, index)
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
-        """The truth of an input. Returns None if there is none, and notes it in `missing`."""
-        entry = None
-        if image is not None:
-            entry = self._by_file.get(image.resolve())
+    def find(self, pages: InputPages, number: int) -> MaskFile | None:
+        """The truth of a page of an input; None if there is none."""
+        entry = self._by_file.get(pages.jobs[number].image.resolve())
         if entry is None:
-            entry = self._by_stem.get(_composed(page_stem))
+            entry = self._by_stem.get(_composed(pages.page_stems[number]))
         if entry is None:
-            self.missing.append(str(page_stem))
             return None
         records, index = entry
         return self.as_truth(records, records[index])
@@ -259,8 +239,7 @@ class ClassTruths:
     def __init__(
         self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
     ) -> None:
-        self.missing: list[str] = []
-        self.class_folders = class_folders
+        self.bits = tuple(range(len(class_folders)))
         self.class_masks: list[TrueMasks] = []
         for class_folder in class_folders:
             class_files = {}
@@ -271,30 +250,22 @@ class ClassTruths:
         self.joined_masks: TrueMasks | None = None
         if not any(masks.files for masks in self.class_masks):
             self.joined_masks = TrueMasks(files, suffix, stems)
-            self.missing = self.joined_masks.missing
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
+    def find(self, pages: InputPages, number: int) -> MaskFile | None:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
-        bits = tuple(range(len(self.class_folders)))
         if self.joined_masks is not None:
-            mask = self.joined_masks.find(page_stem, page_stem, 0, 1)
-            if mask is None:
-                return None
-            return _masks_in_file(Path(str(mask.path)), bits)
+            file = self.joined_masks.file(pages.page_stems[number])
+            return None if file is None else _masks_in_file(file, self.bits)
         files = []
         for class_masks in self.class_masks:
-            mask = class_masks.find(stem, page_stem, number, pages)
-            if mask is None:
-                files.append(PageFile(""))
-            else:
-                files.append(PageFile(str(mask.path), mask.page))
+            mask = class_masks.find(pages, number)
+            files.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
         paths = [str(file.path) for file in files]
         if not any(paths):
-            self.missing.append(str(page_stem))
             return None
         if any(map(is_volume, paths)):
-            return layered_label(paths, bits)
-        return ClassMasks(tuple(files), bits)
+            return layered_label(paths, self.bits)
+        return ClassMasks(tuple(files), self.bits)
 
 
 def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:

@@ -18,18 +18,19 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below
 from inference.input_pages import InputPages
-from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
+from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
-from tasks.job import Job, MaskFile
+from tasks.job import Job
 
 
 def stems(*names: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def find(masks: TrueMasks, name: str) -> MaskFile | None:
-    """The true mask of an image of one page."""
-    return masks.find(Path(name), Path(name), 0, 1)
+def find(masks, name: str, page: str | None = None, number: int = 0, pages: int = 1, image: Path | None = None):
+    """The true mask of page `number` of an image, whose outputs are named `page`."""
+    jobs = [Job(image=image or Path(name), size=None, output=Path("out"))] * pages
+    return masks.find(InputPages(Path(name), jobs, stems(page or name) * pages), number)
 
 
 @pytest.fixture
@@ -48,22 +49,21 @@ def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, n
 
 
 def test_true_masks_of_pages_are_pages(tmp_path, suffixed):
-    assert suffixed.find(Path("stack"), Path("stack_0002"), 1, 2) == PageFile(tmp_path / "stack.tif", 1)
+    assert find(suffixed, "stack", "stack_0002", 1, 2) == PageFile(tmp_path / "stack.tif", 1)
 
 
 @pytest.mark.parametrize("pages", [1, 3])
 def test_true_masks_of_other_pages_are_refused(suffixed, pages):
     with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
-        suffixed.find(Path("stack"), Path("stack_0001"), 0, pages)
+        find(suffixed, "stack", "stack_0001", 0, pages)
 
 
-def test_true_masks_that_are_missing_are_noted_with_their_suffix(suffixed):
+def test_a_true_mask_may_be_missing(suffixed):
     assert find(suffixed, "c") is None
-    assert suffixed.missing == ["c_mask"]
 
 
 def test_a_picture_is_no_true_mask_of_pages(suffixed):
-    assert suffixed.find(Path("a"), Path("a_0001"), 0, 2) is None
+    assert find(suffixed, "a", "a_0001", 0, 2) is None
 
 
 def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
@@ -81,31 +81,31 @@ def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
 def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
-        open_true_masks(tmp_path / name, None, stems("a"), (), objects)
+        TruthFolder(tmp_path / name, None, (), objects).open(stems("a"))
 
 
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
-    masks = open_true_masks(tmp_path, "", stems("a"), (), ("cell",))
+    masks = TruthFolder(tmp_path, "", (), ("cell",)).open(stems("a"))
     assert find(masks, "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
     touch(tmp_path, "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        open_true_masks(tmp_path, "", stems("a"), (), ("cell", "other"))
+        TruthFolder(tmp_path, "", (), ("cell", "other")).open(stems("a"))
 
 
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
-    mask = find(open_true_masks(tmp_path, "_x", stems("a"), ["c", "none"]), "a")
+    mask = find(TruthFolder(tmp_path, "_x", ["c", "none"]).open(stems("a")), "a")
     assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
-    mask = find(open_true_masks(tmp_path, None, stems("a"), ["c"]), "a")
+    mask = find(TruthFolder(tmp_path, None, ["c"]).open(stems("a")), "a")
     assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
@@ -113,16 +113,16 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     (tmp_path / "a").mkdir()
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    masks = open_true_masks(tmp_path, "", stems("s"), ["a", "none"])
+    masks = TruthFolder(tmp_path, "", ["a", "none"]).open(stems("s"))
     second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
-    assert masks.find(Path("s"), Path("s_0002"), 1, 2) == second
+    assert find(masks, "s", "s_0002", 1, 2) == second
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
     touch(tmp_path, "a.png", "s_0002.png")
-    masks = open_true_masks(tmp_path, "", stems("a", "s"), ["a"])  # a file is no folder of a class
+    masks = TruthFolder(tmp_path, "", ["a"]).open(stems("a", "s"))  # a file is no folder of a class
     assert find(masks, "a") == ClassMasks((PageFile(str(tmp_path / "a.png")),), (0,))
-    page = masks.find(Path("s"), Path("s_0002"), 1, 2)
+    page = find(masks, "s", "s_0002", 1, 2)
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
 
@@ -158,8 +158,7 @@ SPLITS = [
 )
 def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
     truths = AnnotatedTruths(SPLITS, lambda records, record: PageFile(record["image"]))
-    assert truths.find(Path(name), Path(name), 0, 1, Path(image)) == (file and PageFile(file))
-    assert truths.missing == ([] if file else [name])
+    assert find(truths, name, image=Path(image)) == (file and PageFile(file))
 
 
 @pytest.fixture
@@ -176,8 +175,8 @@ def two_splits(tmp_path) -> Path:
 
 @pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
 def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
-    masks = open_true_masks(two_splits, None, stems("train", "test"), (), ("cell",))
-    assert (masks.find(Path(name), Path(name), 0, 1) is not None) is is_found
+    masks = TruthFolder(two_splits, None, (), ("cell",)).open(stems("train", "test"))
+    assert (find(masks, name) is not None) is is_found
 
 
 @pytest.mark.parametrize(
@@ -197,15 +196,15 @@ def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(
     content = {"images": [{"id": 1, "file_name": listed}], "categories": [{"id": 1, "name": "cell"}]}
     content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    masks = open_true_masks(tmp_path, None, stems("a", "b"), (), ("cell",))
-    assert (masks.find(Path(name), Path(name), 0, 1, tmp_path / "elsewhere" / "1.png") is not None) is is_found
+    masks = TruthFolder(tmp_path, None, (), ("cell",)).open(stems("a", "b"))
+    assert (find(masks, name, image=tmp_path / "elsewhere" / "1.png") is not None) is is_found
 
 
 @pytest.fixture
 def class_folders(tmp_path) -> TrueMasks:
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    return open_true_masks(tmp_path, "", stems("x", "sub/y", "v", "z"), ["a", "b"])
+    return TruthFolder(tmp_path, "", ["a", "b"]).open(stems("x", "sub/y", "v", "z"))
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
@@ -215,7 +214,7 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, c
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
-    mask = find(open_true_masks(tmp_path, "", stems("x"), ["a", "b"]), "x")
+    mask = find(TruthFolder(tmp_path, "", ["a", "b"]).open(stems("x")), "x")
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
@@ -279,7 +278,7 @@ def class_stacks(tmp_path) -> Path:
 
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
-    mask = find(open_true_masks(class_stacks, "", stems("s"), ["a", "b"]), "s")
+    mask = find(TruthFolder(class_stacks, "", ["a", "b"]).open(stems("s")), "s")
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
@@ -287,7 +286,7 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
-    mask = find(open_true_masks(class_stacks, "", stems("s", "p", "x"), ["a"]), name)
+    mask = find(TruthFolder(class_stacks, "", ["a"]).open(stems("s", "p", "x")), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
 
@@ -299,7 +298,7 @@ def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
             tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
     masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
-    pages = [masks.find(Path("stack"), Path(f"stack_{number:04}"), number, 2) for number in range(2)]
+    pages = [find(masks, "stack", f"stack_{number:04}", number, 2) for number in range(2)]
     assert pages == [PageFile(file, 0), PageFile(file, 2)]
 
 
@@ -314,7 +313,7 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
 def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    masks = open_true_masks(tmp_path, "", stems("v", "x"), ["a", "b", "c"])
+    masks = TruthFolder(tmp_path, "", ["a", "b", "c"]).open(stems("v", "x"))
     volume = find(masks, "v")
     assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
     assert volume.layers.unknown == unknown

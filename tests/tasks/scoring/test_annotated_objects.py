@@ -17,10 +17,11 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
-from inference.scoring.true_masks import open_true_masks
+from inference.input_pages import InputPages
+from inference.scoring.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.find_task import find_task
-from tasks.job import Job
+from tasks.job import Job, MaskFile
 from tasks.object_labels import label_classes, label_numbers
 from tasks.objects.object_tables import IMAGE_COLUMNS, WrittenObjects
 from tasks.objects.reader import ObjectReader
@@ -33,6 +34,12 @@ SIZE = (20, 30)
 # two cats that touch, and a dog: (left, top, right, bottom)
 BOXES = {"cat": [(2, 2, 10, 10), (10, 2, 18, 10)], "dog": [(20, 12, 28, 18)]}
 NAMES = ("a.png", "b.png", "c.png")
+
+
+def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | None:
+    """The true objects of the image `name`, given the model's classes of objects."""
+    job = Job(image=Path(name), size=None, output=Path("out"))
+    return TruthFolder(folder, None, (), objects).open([]).find(InputPages(Path(name), [job], [Path(name)]), 0)
 
 
 def corners(box: tuple[int, int, int, int]) -> list[tuple[int, int]]:
@@ -165,7 +172,7 @@ def annotated(request, tmp_path) -> Path:
 
 
 def test_annotations_are_the_truth_of_predicted_objects(annotated):
-    true = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat")).find(Path("a"), Path("a"), 0, 1)
+    true = find_truth(annotated, ("dog", "cat"), "a")
     labels = true.render()
     numbers, classes = label_numbers(labels), label_classes(labels)
     assert len(np.unique(numbers)) == 4
@@ -256,7 +263,7 @@ def test_masks_beside_their_images_are_their_truth(tmp_path, image, mask, truth_
 def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects; give a folder of COCO or labelme"):
-        open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
+        find_truth(tmp_path, ("dog", "cat"), "a")
 
 
 def test_truths_of_images_of_one_name_are_distinguished_by_their_folders(tmp_path):
@@ -268,9 +275,8 @@ def test_truths_of_images_of_one_name_are_distinguished_by_their_folders(tmp_pat
         (tmp_path / "images" / image["file_name"]).rename(tmp_path / "images" / folder / "a.png")
         image["file_name"] = f"{folder}/a.png"
     file.write_text(json.dumps(content))
-    truths = open_true_masks(tmp_path, None, [], (), ("cat", "dog"))
-    assert truths.find(Path("a"), Path("a"), 0, 1) is None
-    first, second = (truths.find(Path(stem), Path(stem), 0, 1) for stem in ("x/a", "y/a"))
+    assert find_truth(tmp_path, ("cat", "dog"), "a") is None
+    first, second = (find_truth(tmp_path, ("cat", "dog"), stem) for stem in ("x/a", "y/a"))
     assert first.source != second.source
 
 

@@ -85,8 +85,8 @@ class TruthFolder:
                 raise DataError(
                     f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
                 )
-        may_be_annotated = self.class_map is not None and self.mask_suffix is None and self.folder.is_dir()
-        if may_be_annotated and not holds_masks(self.folder, TEST_SPLITS):
+        can_be_annotated = self.mask_suffix is None and self.folder.is_dir()
+        if self.class_map is not None and can_be_annotated and not holds_masks(self.folder, TEST_SPLITS):
             annotations = _annotations(self.folder)
             if annotations and all(records.metadata.task is None for records in annotations):
                 return AnnotatedTruths(annotations, partial(_true_classes, self.class_map))

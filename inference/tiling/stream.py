@@ -74,8 +74,9 @@ class Cuts:
             spans = [axis.spans[number] for axis, number in zip(self.axes, numbers, strict=True)]
             start, stop = spans[0]
             spans[0] = start - top, stop - top
-            window = (..., *(slice(*span) for span in spans))
-            yield Tile(image, numbers, window, tuple(stop - start for start, stop in spans))
+            window: list[EllipsisType | slice] = [...]
+            window += [slice(*span) for span in spans]
+            yield Tile(image, numbers, tuple(window), tuple(stop - start for start, stop in spans))
 
     def add(self, sums: Tensor, tile: Tile, logits: Tensor) -> None:
         """Add the logits of a tile to the sums of its image or row, by the weight of each pixel."""

@@ -1,7 +1,7 @@
 """Logits of tiles, summed by the weight of each pixel into those of an image or a volume."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, product
 from types import EllipsisType
 from typing import NamedTuple
 
@@ -39,20 +39,26 @@ class Axis:
             self.totals[start:stop] += weight
 
 
+class TileRow(NamedTuple):
+    """A row of tiles: pixels (C, h, W), or (C, d, H, W), of the network's input, and its number in `Cuts`."""
+
+    pixels: Tensor
+    cuts: "Cuts"
+    number: int
+
+
 class Tile(NamedTuple):
-    """A tile of one of several images.
+    """A tile of one of several rows.
 
     Args:
-        image: the index of its image.
-        numbers: its number along each axis of the image.
-        window: the index of its pixels in the image, or in the row of tiles that is in memory.
-        shape: its sides.
+        row: the index of its row.
+        numbers: its number along each axis of its image.
+        window: the index of its pixels or logits in the arrays of its row.
     """
 
-    image: int
+    row: int
     numbers: tuple[int, ...]
     window: tuple[EllipsisType | slice, ...]
-    shape: tuple[int, ...]
 
 
 class Cuts:
@@ -66,29 +72,56 @@ class Cuts:
         for length, tile, overlap, grid in zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True):
             self.axes.append(Axis(length, tile, overlap, grid, tiling.exact))
         self.rows = self.axes[0].spans
+        self.shared_sums: Tensor | None = None  # sums of the rows that the next tiles share
 
-    def row_tiles(self, row: int, image: int = 0, top: int = 0) -> Iterator[Tile]:
-        """The tiles of a row of an image, whose pixels in memory begin at `top`."""
+    def tiles(self, number: int, row: int) -> Iterator[tuple[Tile, tuple[int, ...]]]:
+        """Each tile of a row, given its number, with its sides; `row` is the index that the tiles refer to."""
         for others in product(*(range(len(axis.spans)) for axis in self.axes[1:])):
-            numbers = (row, *others)
-            spans = [axis.spans[number] for axis, number in zip(self.axes, numbers, strict=True)]
-            start, stop = spans[0]
-            spans[0] = start - top, stop - top
+            spans = [axis.spans[other] for axis, other in zip(self.axes[1:], others, strict=True)]
             window: list[EllipsisType | slice] = [...]
-            window += [slice(*span) for span in spans]
-            yield Tile(image, numbers, tuple(window), tuple(stop - start for start, stop in spans))
+            window += [slice(start, stop) for start, stop in spans]
+            top, bottom = self.rows[number]
+            sides = (bottom - top, *(stop - start for start, stop in spans))
+            yield Tile(row, (number, *others), tuple(window)), sides
 
     def add(self, sums: Tensor, tile: Tile, logits: Tensor) -> None:
-        """Add the logits of a tile to the sums of its image or row, by the weight of each pixel."""
+        """Add the logits of a tile to the sums of its row, by the weight of each pixel."""
         self._move(logits.device)
-        # the weight of a pixel is the product of its weights along each axis, and so is their sum over all tiles
         weight = _outer([axis.weights[number] for axis, number in zip(self.axes, tile.numbers, strict=True)])
         sums[tile.window] += weight.to(logits.dtype) * logits
 
-    def totals(self, rows: slice = slice(None)) -> Tensor:
-        """The sums of the weights of all tiles, for some rows or slices."""
-        first, *others = [axis.totals for axis in self.axes]
-        return _outer([first[rows], *others])
+    def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
+        """Sums (num_classes, *shape), to which the weighted logits of a row's tiles are added.
+
+        In a volume they begin with the sums that are left from the row before, whose memory is reused.
+
+        Args:
+            tile: the logits of the row's first tile.
+        """
+        sums = tile.new_zeros(len(tile), *shape)
+        if self.shared_sums is not None and len(shape) == 3:
+            sums[:, : self.shared_sums.shape[1]] = self.shared_sums
+            self.shared_sums = None
+        return sums
+
+    def strips(self, tile_rows: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Logits (num_classes, n, ...) from the first row or slice to the last, from each row's weighted sums."""
+        next_tops = [top for top, _ in self.rows[1:]]
+        next_tops.append(self.rows[-1][1])
+        row_sums = iter(tile_rows)
+        for (top, _), next_top in zip(self.rows, next_tops, strict=True):
+            sums = next(row_sums)
+            if self.shared_sums is not None:
+                sums[:, : self.shared_sums.shape[1]] += self.shared_sums
+            length = strip_length(len(sums), sums.shape[1:])
+            for start in range(top, next_top, length):
+                stop = min(start + length, next_top)
+                # a tile's weight is the product of its weights along each axis, and so is their sum over all tiles
+                first, *others = [axis.totals for axis in self.axes]
+                totals = _outer([first[start:stop], *others])
+                yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
+            self.shared_sums = sums[:, next_top - top :].clone()
+            del sums  # they are freed before the next row's are made
 
     def _move(self, device: torch.device) -> None:
         """Move the weights, in one upload, to the device of the logits, unless they are there already."""
@@ -124,36 +157,10 @@ def stream_logits(
     Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
     cuts = Cuts(size, tiling)
-    next_tops = [top for top, _ in cuts.rows[1:]]
-    next_tops.append(size[0])
-    inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=1 if len(size) == 2 else 0)
-    shared: Tensor | None = None  # sums of the rows that the next tiles share
-    for number, row_pixels in enumerate(inputs):
-        top = cuts.rows[number][0]
-        next_top = next_tops[number]
-        sums = _row_sums(forward, row_pixels, cuts, number, pixels, shared)
-        length = strip_length(len(sums), sums.shape[1:])
-        for start in range(top, next_top, length):
-            stop = min(start + length, next_top)
-            yield sums[:, start - top : stop - top] / cuts.totals(slice(start, stop)).to(sums.dtype)
-        shared = sums[:, next_top - top :].clone()
-        del sums  # they are freed before the next row's are made
-
-
-def _row_sums(
-    forward: Forward, row_pixels: Tensor, cuts: Cuts, number: int, pixels: int, shared: Tensor | None
-) -> Tensor:
-    """The sums of the weighted logits of the tiles of a row; `shared` are those that are left from the row before."""
-    tiles = list(cuts.row_tiles(number, top=cuts.rows[number][0]))
-    sums: Tensor | None = None
-    for tile, logits in _tile_logits(forward, [row_pixels], tiles, pixels):
-        if sums is None:
-            sums = logits.new_zeros(len(logits), *row_pixels.shape[1:])
-            if shared is not None:
-                sums[:, : shared.shape[1]] = shared
-        cuts.add(sums, tile, logits)
-    assert sums is not None  # a row has tiles
-    return sums
+    rows_ahead = 1 if len(size) == 2 else 0
+    inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
+    rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
+    yield from cuts.strips(_sums(forward, [row], pixels)[0] for row in rows)
 
 
 def batch_logits(
@@ -164,31 +171,32 @@ def batch_logits(
 ) -> list[Tensor]:
     """Logits (num_classes, H, W) of each image (C, H, W); their tiles of one shape share forward passes."""
     all_cuts = [Cuts(image.shape[1:], tiling) for image, tiling in zip(images, tilings, strict=True)]
-    tiles: list[Tile] = []
-    for image, cuts in enumerate(all_cuts):
-        for row in range(len(cuts.rows)):
-            tiles += cuts.row_tiles(row, image)
-    sums: dict[int, Tensor] = {}
-    for tile, logits in _tile_logits(forward, images, tiles, pixels):
-        if tile.image not in sums:
-            sums[tile.image] = logits.new_zeros(len(logits), *images[tile.image].shape[1:])
-        all_cuts[tile.image].add(sums[tile.image], tile, logits)
-    return [sums[image].div_(cuts.totals().to(sums[image].dtype)) for image, cuts in enumerate(all_cuts)]
+    rows: list[TileRow] = []
+    for image, cuts in zip(images, all_cuts, strict=True):
+        for number, (start, stop) in enumerate(cuts.rows):
+            rows.append(TileRow(image[:, start:stop], cuts, number))
+    sums = iter(_sums(forward, rows, pixels))
+    return [torch.cat(list(cuts.strips(islice(sums, len(cuts.rows)))), dim=1) for cuts in all_cuts]
 
 
-def _tile_logits(
-    forward: Forward, images: Sequence[Tensor], tiles: Sequence[Tile], pixels: int
-) -> Iterator[tuple[Tile, Tensor]]:
-    """Each tile of the images with its logits (num_classes, *shape)."""
+def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor]:
+    """The sums (num_classes, h, W), or (num_classes, d, H, W), of the weighted logits of each row's tiles."""
     tiles_by_shape: dict[tuple[int, ...], list[Tile]] = {}
-    for tile in tiles:
-        tiles_by_shape.setdefault(tile.shape, []).append(tile)
-    for shape, same_shape in tiles_by_shape.items():
+    for index, row in enumerate(rows):
+        for tile, shape in row.cuts.tiles(row.number, index):
+            tiles_by_shape.setdefault(shape, []).append(tile)
+    sums: dict[int, Tensor] = {}
+    for shape, tiles in tiles_by_shape.items():
         batch_size = images_per_batch(pixels, shape)
-        for start in range(0, len(same_shape), batch_size):
-            batch = same_shape[start : start + batch_size]
-            logits = forward(torch.stack([images[tile.image][tile.window] for tile in batch]))
-            yield from zip(batch, logits, strict=True)
+        for start in range(0, len(tiles), batch_size):
+            batch = tiles[start : start + batch_size]
+            logits = forward(torch.stack([rows[tile.row].pixels[tile.window] for tile in batch]))
+            for tile, tile_logits in zip(batch, logits, strict=True):
+                row = rows[tile.row]
+                if tile.row not in sums:
+                    sums[tile.row] = row.cuts.first_sums(tile_logits, row.pixels.shape[1:])
+                row.cuts.add(sums[tile.row], tile, tile_logits)
+    return [sums[index] for index in range(len(rows))]
 
 
 def _outer(factors: Sequence[Tensor]) -> Tensor:

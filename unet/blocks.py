@@ -159,7 +159,7 @@ class Up(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)
         missing = [skip_side - side for skip_side, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
-        if any(missing):  # the pooling rounded a side down
+        if any(missing) or torch.jit.is_tracing():  # the pooling rounded a side down; a graph is for all sizes
             x = F.pad(x, _pads_around(missing))
         return self.conv(torch.cat([skip, x], dim=1))
 

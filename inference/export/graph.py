@@ -73,24 +73,9 @@ class ExportedNetwork(nn.Module):
         return images
 
     def _logits(self, images: Tensor) -> Tensor:
-        """The logits as `UNet.forward` computes them."""
-        model = self.model
-        size = images.shape[2:]
-        x = self._pad((images - model.mean) / model.std)
-        skips = [model.stem(x)]
-        for down in model.downs:
-            skips.append(down(skips[-1]))
-        if model.encoder is not None:
-            skips += model.encoder(x)
-        x = skips.pop()
-        for up in model.ups:
-            skip = skips.pop()
-            x = up.up(x)
-            x = F.pad(x, _pads_around(skip.shape[2:], x.shape[2:]))
-            x = up.conv(torch.cat([skip, x], dim=1))
-        logits = model.head(x)
-        window = [slice(side) for side in size]
-        return logits[(..., *window)]
+        """The logits of the network, which is traced for images that need neither padding nor cropping of its own."""
+        window = [slice(side) for side in images.shape[2:]]
+        return self.model(self._pad(images))[(..., *window)]
 
     def _pad(self, images: Tensor) -> Tensor:
         """Images with their sides lengthened as `UNet.forward` describes."""
@@ -165,15 +150,6 @@ def _fixed_point(weights: Tensor) -> Tensor:
 def _round_pixels(sums: Tensor) -> Tensor:
     """Pixels of 8 bits from sums of fixed-point weights, which float64 holds exactly."""
     return ((sums + FIXED_POINT // 2) / FIXED_POINT).floor().clamp(0, 255)
-
-
-def _pads_around(size: Sequence[int], smaller: Sequence[int]) -> list[int]:
-    """The argument of `F.pad` that brings a `smaller` size to `size`, half of the padding before and half after."""
-    pads = []
-    for side, smaller_side in zip(reversed(size), reversed(smaller), strict=True):  # the last axis comes first
-        missing = side - smaller_side
-        pads += [missing // 2, missing - missing // 2]
-    return pads
 
 
 def _tensor(length: int) -> Tensor:

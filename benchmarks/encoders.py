@@ -47,7 +47,6 @@ FLAGS = {
     "isbi": "--classes 0=membrane,255=cell",
     "neurites": "--task objects",
     "camvid": "--ignore-index 11",
-    "camvid-small": "--ignore-index 11",
 }
 KINDS = ("none", "lite0")
 LIKE = "--plan none --tracker none --num-workers 0 --eval-every 1000000 --checkpoint-every 1000000"

@@ -4,12 +4,11 @@ DATA/camvid          CamVid: `train` and `val`, each with `images` and `masks`; 
 DATA/isbi2012        ISBI 2012: `images` and `masks`; the first 24 slices train, the last six validate
 DATA/people          photographs of people, a checkout of https://github.com/VikramShenoy97/Human-Segmentation-Dataset
 DATA/pavement        cracks in pavement, a checkout of https://github.com/cuilimeng/CrackForest-dataset
-
 DATA/hippocampus     task 4 of the Medical Segmentation Decathlon: `imagesTr` and `labelsTr`
 
 Of people, pavement and hippocampus every fifth one validates. Cracks are drawn; `shapes` are train.py's own. Others are
-made of these: `grey-cracks`; `camvid-small`, pictures of 72 x 96; `neurites`, the cells of ISBI 2012 as numbered
-objects; `slices`, three of each hippocampus at twice its size; `overlapping`, the whole and the front of it in these.
+made of these: `grey-cracks`; `streets`, grey pictures of CamVid with classes that overlap; `neurites`, the cells of
+ISBI 2012 as numbered objects; `slices`, the whole hippocampus and its front in slices at twice their size.
 """
 
 import math
@@ -24,17 +23,17 @@ from scipy.io import loadmat
 
 SOURCES = {  # folders of DATA
     "camvid": "camvid",
-    "camvid-small": "camvid",
+    "streets": "camvid",
     "isbi": "isbi2012",
     "neurites": "isbi2012",
     "people": "people",
     "pavement": "pavement",
     "slices": "hippocampus",
-    "overlapping": "hippocampus",
 }
 TRAINING_SLICES = 24  # of ISBI's 30
 CRACK = 2  # in CrackForest's ground truth
 SMALLEST_NEURITE = 30  # pixels
+STREET_PARTS = {"moving": (8, 9, 10), "ground": (3, 4, 8, 9, 10), "upright": (1, 2, 5, 6, 7)}  # of CamVid's classes
 SLICES = {"train": (-4, 0, 4), "val": (-2, 2)}  # beside the slice with the largest hippocampus
 
 
@@ -70,22 +69,20 @@ def write_neurites(data: Path, folder: Path) -> None:
         Image.fromarray(numbers.astype(np.uint16)).save(mask)
 
 
-def write_small_camvid(data: Path, folder: Path) -> None:
-    """Every second image for training, every third for validation."""
+def write_streets(data: Path, folder: Path) -> None:
+    """Every second image of CamVid for training, every third for validation, in grey."""
     for part, step in (("train", 2), ("val", 3)):
         for image in sorted((data / "camvid" / part / "images").iterdir())[::step]:
-            mask = data / "camvid" / part / "masks" / f"{image.stem}.png"
-            for kind, file, filter in (("images", image, Image.BOX), ("masks", mask, Image.NEAREST)):
-                Image.open(file).resize((96, 72), filter).save(folder / part / kind / f"{image.stem}.png")
+            name = f"{image.stem}.png"
+            Image.open(image).convert("L").save(folder / part / "images" / name)
+            mask = np.asarray(Image.open(data / "camvid" / part / "masks" / name))
+            for kind, classes in STREET_PARTS.items():
+                (folder / part / "masks" / kind).mkdir(exist_ok=True)
+                is_inside = np.isin(mask, classes)
+                Image.fromarray(255 * is_inside.astype(np.uint8)).save(folder / part / "masks" / kind / name)
 
 
 def write_slices(data: Path, folder: Path) -> None:
-    for part, name, image, mask in hippocampus_slices(data):
-        image.save(folder / part / "images" / name)
-        Image.fromarray(mask).save(folder / part / "masks" / name)
-
-
-def write_overlapping(data: Path, folder: Path) -> None:
     for part, name, image, mask in hippocampus_slices(data):
         image.save(folder / part / "images" / name)
         for organ, is_inside in (("whole", mask > 0), ("front", mask == 1)):
@@ -178,8 +175,7 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "pavement": write_pavement,
     "cracks": write_cracks,
     "grey-cracks": write_grey_cracks,
-    "camvid-small": write_small_camvid,
+    "streets": write_streets,
     "neurites": write_neurites,
     "slices": write_slices,
-    "overlapping": write_overlapping,
 }

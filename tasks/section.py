@@ -50,7 +50,6 @@ class Section:
         mask_values: the meaning of the values in a mask of the predictor.
         answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
         flags: flags of training that only some tasks have, this one among them.
-        gains_from_encoder: whether pretrained encoders have helped with photographs.
         curves: title -> {label: record}, at most two in one chart; empty for the first two of the scores' headline.
         good: the score, of those that models are compared by, from which on a model is good.
         scores_hint, views_hint: sentences on the tables, and on the pictures of the worst and best images.
@@ -63,7 +62,6 @@ class Section:
     mask_values: ClassVar[str] = ""
     answer: ClassVar[str] = ""
     flags: ClassVar[Sequence[str]] = ("loss", "class_weights")
-    gains_from_encoder: ClassVar[bool] = True
     curves: ClassVar[dict[str, dict[str, str]]] = {}
     good: ClassVar[float] = 0.9
     scores_hint: ClassVar[str] = ""

@@ -156,9 +156,7 @@ class Publisher:
     def _facts(self, resume: str | None, best: Evaluation | None) -> Facts:
         """The facts that the remarks on the run need beside its log."""
         info = self.info
-        has_encoder = self.network.config.encoder is not None
         flags = self.checkpoints.settings.flags
-        is_of_photographs = info.normalization.is_color and info.val.records.dims == 2
         return Facts(
             steps=self.state.step,
             total_steps=self.schedule.total_steps,
@@ -167,7 +165,6 @@ class Publisher:
             unfound=[] if best is None else best.scores.unfound,
             is_weighted=flags.get("class_weights") not in (None, ["none"], ("none",)),
             is_reduced=(flags.get("scale") or 1) < 1,
-            lacks_encoder=self.section.gains_from_encoder and is_of_photographs and not has_encoder,
             is_generated=info.config.dataset == DataConfig.dataset,
             is_good=best is not None and best.scores.comparison >= self.section.good,
             score=self.task.scores.score_key(),

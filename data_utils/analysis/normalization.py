@@ -53,12 +53,6 @@ class Normalization(NamedTuple):
     clip: tuple[float, float] | None = None
     standardize: bool = False
 
-    @property
-    def is_color(self) -> bool:
-        """Whether images have three channels that differ; grey images saved as color have three equal ones."""
-        channels = set(zip(self.mean, self.std, strict=True))
-        return len(self.mean) == 3 and len(channels) > 1
-
 
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
     """The normalization, from a sample of the readable images drawn by the seed; cached until a file changes.

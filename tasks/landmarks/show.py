@@ -22,7 +22,6 @@ class LandmarkSection(Section):
         "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
         "AUROC of presence": {"AUROC": "eval/presence_auroc"},
     }
-    gains_from_encoder = False
     good = 0.98  # closeness: errors of a fiftieth of the diagonal
     scores_hint = (
         "Errors are distances between true and predicted places of points that are in the image. Precision, recall and"

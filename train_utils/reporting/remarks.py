@@ -12,9 +12,6 @@ FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on t
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part
 RISING_GAIN = 0.01  # a score that has gained more than this in the last quarter is still rising
-ENCODER = (
-    "If these are photographs, a pretrained encoder is often the largest gain: --encoder lite0 (docs/encoders.md)."
-)
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,6 @@ class Facts:
         unfound: names of classes that occur in masks and in no prediction.
         is_weighted: whether the loss weighs classes already.
         is_reduced: whether the network sees images smaller than they are.
-        lacks_encoder: whether the images are colored and the network has no pretrained encoder.
         is_generated: whether the data are generated, so that advice on them is of no use.
         is_good: whether the best score is so good that general advice is of no use.
         score: the record that models are compared by, such as "eval/mean_iou".
@@ -42,7 +38,6 @@ class Facts:
     resume: str | None
     validation_images: int
     unfound: Sequence[str]
-    lacks_encoder: bool
     is_generated: bool
     is_good: bool
     score: str
@@ -96,8 +91,6 @@ def remarks_on(records: Sequence[LogRecord], facts: Facts) -> list[str]:
             f"Nothing of {listing(facts.unfound)} was found: {length}{' or '.join(remedies)}"
             " (docs/reading-the-report.md, Classes)."
         )
-    if facts.lacks_encoder and not facts.is_generated and not facts.is_good:
-        remarks.append(ENCODER)
     if not remarks and series(records, facts.score):
         remarks.append("Nothing stands out: every class was found, and the validation loss has not risen.")
     return remarks

@@ -14,12 +14,14 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from tasks.classes.loss import Classes
+from tasks.overlapping.loss import Overlapping
 from train_utils.settings.lite0 import NAME as LITE0
 from train_utils.settings.run_length import SHORT, VERY_SHORT, run_length
 from train_utils.settings.sizes import choose_crop_size, choose_scale
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 
-SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 positions are left
+ENCODED_TASKS = (Classes.name, Overlapping.name)  # objects and landmarks lose by the built-in encoder
+SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -104,22 +106,23 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> d
 
 
 def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
-    """Whether the built-in encoder is chosen: images resemble its training images, and no flag excludes it.
+    """Whether the built-in encoder is chosen: the images are of a kind that gains by it, and no flag excludes it.
 
-    Such images are color photographs of 8 bits, large enough for the encoder's stride, and small enough to be read
-    whole.
+    Such images are grey or color images of 8 bits, large enough for the encoder's stride, and small enough to be read
+    whole. docs/encoders.md has the measurements, also those of objects and points, which lose by it.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
-    if info.config.task != Classes.name:  # its gain has been measured for classes only
+    if info.config.task not in ENCODED_TASKS or info.train.records.dims == 3:
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
-    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not info.normalization.is_color:
+    channels = len(info.normalization.mean)
+    if info.normalization.pixel_types != ("uint8",) or channels not in (1, 3):
         return False
     height, width = np.median(info.train.sizes, axis=0)
     seen_size = args.crop_size or args.image_size or (height, width)
-    return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE_IMAGE_PIXELS
+    return min(height, width, *seen_size) >= SMALLEST_SIDE and height * width <= LARGE_IMAGE_PIXELS
 
 
 def _has_rare_class(pixels: Sequence[int]) -> bool:

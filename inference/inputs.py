@@ -159,7 +159,11 @@ def _worded_cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, Inp
         name = CHANNEL_WORD.sub("", stem.name)
         case = stem.parent if name in ("", stem.parent.name) else stem.with_name(name)
         paths.setdefault(InputKey(path.parent, case), []).append(path)
-    return {path: key for key, of_case in paths.items() if len(of_case) == channels for path in of_case}
+    cases: dict[Path, InputKey] = {}
+    for key, of_case in paths.items():
+        if len(of_case) == channels:
+            cases |= dict.fromkeys(of_case, key)
+    return cases
 
 
 def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:

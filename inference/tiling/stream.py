@@ -76,13 +76,13 @@ class Cuts:
 
     def tiles(self, number: int, row: int) -> Iterator[tuple[Tile, tuple[int, ...]]]:
         """Each tile of a row, given its number, with its sides; `row` is the index that the tiles refer to."""
-        for others in product(*(range(len(axis.spans)) for axis in self.axes[1:])):
+        numbers_along_axes = [range(len(axis.spans)) for axis in self.axes[1:]]
+        for others in product(*numbers_along_axes):
             spans = [axis.spans[other] for axis, other in zip(self.axes[1:], others, strict=True)]
             window: list[EllipsisType | slice] = [...]
             window += [slice(start, stop) for start, stop in spans]
-            top, bottom = self.rows[number]
-            sides = (bottom - top, *(stop - start for start, stop in spans))
-            yield Tile(row, (number, *others), tuple(window)), sides
+            sides = [stop - start for start, stop in (self.rows[number], *spans)]
+            yield Tile(row, (number, *others), tuple(window)), tuple(sides)
 
     def add(self, sums: Tensor, tile: Tile, logits: Tensor) -> None:
         """Add the logits of a tile to the sums of its row, by the weight of each pixel."""
@@ -176,7 +176,11 @@ def batch_logits(
         for number, (start, stop) in enumerate(cuts.rows):
             rows.append(TileRow(image[:, start:stop], cuts, number))
     sums = iter(_sums(forward, rows, pixels))
-    return [torch.cat(list(cuts.strips(islice(sums, len(cuts.rows)))), dim=1) for cuts in all_cuts]
+    logits = []
+    for cuts in all_cuts:
+        strips = cuts.strips(islice(sums, len(cuts.rows)))
+        logits.append(torch.cat(list(strips), dim=1))
+    return logits
 
 
 def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor]:

@@ -140,7 +140,7 @@ def _pairs_by_words(root: Path) -> dict[str, tuple[Path, Path]]:
 def _only_inner(folder: Path) -> Path:
     """The only folder in a folder of its name, as unpacking leaves it; else the folder itself."""
     inner = folder / folder.name
-    return inner if os.listdir(folder) == [folder.name] and inner.is_dir() else folder
+    return inner if names_in(folder) == [folder.name] and inner.is_dir() else folder
 
 
 def _by_other_words(folders: Mapping[str, Path], words: str) -> dict[str, Path]:
@@ -189,6 +189,14 @@ def children(folder: Path) -> dict[str, Path]:
     return by_name
 
 
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder; none if it cannot be read, which is reported where its files are."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def _is_folder(entry: os.DirEntry) -> bool:
     try:
         return entry.is_dir()
@@ -218,7 +226,7 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
             lacking.append("images")
         if masks is None:
             lacking.append("masks")
-        beside = {name.lower() for name in os.listdir(folder.parent)}
+        beside = {name.lower() for name in names_in(folder.parent)}
         remedy = format_remedy(names) + _rename_hint(folder, lacking, [images, masks])
         if folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and not beside.isdisjoint(MASK_FOLDERS):
             remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
@@ -243,7 +251,7 @@ def _rename_hint(folder: Path, lacking: Sequence[str], found: Sequence[Path | No
         return ""
     others = []
     for path in children(folder).values():
-        if path not in found and any(name.lower().endswith(READABLE) for name in os.listdir(path)):
+        if path not in found and any(name.lower().endswith(READABLE) for name in names_in(path)):
             others.append(f"{path.name}/")
     if not others:
         return ""

@@ -22,7 +22,15 @@ from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.files import FileRecords, FileRow, Files
-from data_utils.sources.folder import MASK_WORDS, DataFolder, children, files_by_stem, natural_sort_key, split_folders
+from data_utils.sources.folder import (
+    MASK_WORDS,
+    DataFolder,
+    children,
+    files_by_stem,
+    names_in,
+    natural_sort_key,
+    split_folders,
+)
 from data_utils.sources.overlapping import OVERLAPPING, bits_by_class, class_volume_sources
 from data_utils.sources.pairs import Cases, open_rows, pair, pair_pages
 from data_utils.sources.records import Metadata, Records, SplitOpeners
@@ -283,11 +291,11 @@ def _class_rows(folder: Path, suffixes: tuple[str, ...]) -> Iterator[FileRow]:
     """The files of each case; no image if the case does not have exactly one."""
     for case in sorted(children(folder).values(), key=lambda path: natural_sort_key(path.name)):
         masks = _mask_folder(case)
-        names = [name for name in os.listdir(case) if is_visible_file(name, suffixes)]
+        names = [name for name in names_in(case) if is_visible_file(name, suffixes)]
         images = tuple(os.path.join(case.name, name) for name in names) if len(names) == 1 else ()
         mask_names: Iterable[str] = ()
         if masks is not None:
-            mask_names = sorted(name for name in os.listdir(masks) if is_visible_file(name, suffixes))
+            mask_names = sorted(name for name in names_in(masks) if is_visible_file(name, suffixes))
             mask_names = (os.path.join(case.name, masks.name, name) for name in mask_names)
         yield FileRow(case.name, images, tuple(mask_names))
 

@@ -1,10 +1,12 @@
 """Annotation formats that are not read: how each is known by the beginning of its files, and what converts it."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from data_utils.sources.folder import names_in
 from runtime.documents import open_regular
 from runtime.errors import DataError
 
@@ -85,7 +87,7 @@ def check_formats(root: Path) -> None:
                 f"{pickled} is a file of Cellpose that holds Python objects, which are never opened; save the masks as"
                 " PNG or TIFF beside the images in Cellpose: File, Save masks"
             )
-        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+        files = sorted(folder / name for name in names_in(folder) if name.lower().endswith(SUFFIXES))
         for file in files[:FILES_IN_FOLDER]:
             hint = describe_format(file)
             if hint:
@@ -96,9 +98,9 @@ def _folders(root: Path, levels: int) -> Iterator[Path]:
     """A folder and those below it."""
     yield root
     if levels:
-        for folder in sorted(root.iterdir()):
-            if folder.is_dir() and not folder.name.startswith("."):
-                yield from _folders(folder, levels - 1)
+        for name in sorted(names_in(root)):
+            if os.path.isdir(root / name) and not name.startswith("."):
+                yield from _folders(root / name, levels - 1)
 
 
 def describe_format(file: Path) -> str:

@@ -1,5 +1,6 @@
 """Folders of volumes -> cases: the layouts of the Medical Segmentation Decathlon, of nnU-Net, images/ beside masks/."""
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -247,7 +248,7 @@ def _spacing_file(*folders: Path) -> Path | None:
     """The spacing.json in the first of the folders that has one."""
     for folder in folders:
         file = folder / SPACING
-        if file.exists():
+        if os.path.exists(file):  # False where the folder cannot be read
             return file
     return None
 

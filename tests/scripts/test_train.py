@@ -124,7 +124,7 @@ def evaluated_runs(tmp_path_factory) -> SimpleNamespace:
     with pytest.MonkeyPatch.context() as patch, register_module_forward_pre_hook(note):
         patch.setattr(train.Publisher, "write_results", lambda *arguments: None)
         patch.setattr(Tracker, "pictures", lambda tracker, step, panels: pictures.append(step))
-        patch.setattr(ClassSection, "render_pictures", lambda section, scores: {})  # those that no network makes
+        patch.setattr(ClassSection, "figures", lambda section, scores: [])  # those that no network makes
         once = run_train(folder / "once", *flags, "3")
         patch.setattr(Tracker, "takes_pictures", True)
         often = run_train(folder / "often", *flags, "1")

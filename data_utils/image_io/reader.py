@@ -193,7 +193,8 @@ def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
     with open_source(source, location) as image, image_errors(location):
         if not isinstance(image, WindowedPicture) or not image.has_palette or image.picture.palette is None:
             return None
-        return image.picture.palette.getdata()
+        mode, content = image.picture.palette.getdata()
+        return mode, bytes(content)
 
 
 def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:

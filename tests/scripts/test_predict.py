@@ -215,7 +215,7 @@ def test_masks_beside_broken_files_are_written(broken_call):
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
         (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 must be less than the tile size 8", 1),
         (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
-        (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png is not a folder", 1),
+        (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png/out: cannot be written (Not a directory)", 1),
         (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
         (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],

@@ -14,11 +14,12 @@ from train_utils.settings import flags as flags_of_train
 
 
 def all_actions() -> list[argparse.Action]:
-    """The flags as argparse has them."""
+    """The flags of a run as argparse has them."""
     actions: list[argparse.Action] = []
+    others = {"--help", "--version"}
 
     def list_actions(parser: argparse.ArgumentParser, *_: object) -> argparse.Namespace:
-        actions.extend(action for action in parser._actions if "--help" not in action.option_strings)
+        actions.extend(action for action in parser._actions if not others & set(action.option_strings))
         raise SystemExit
 
     with mock.patch.object(flags_of_train.cli.Arguments, "parse_args", list_actions), pytest.raises(SystemExit):

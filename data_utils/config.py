@@ -14,6 +14,8 @@ from runtime.errors import DataError
 from runtime.settings import setting
 from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed, checked
 
+LANDMARKS = "landmarks"  # the tasks that the layout of a data set may tell
+OVERLAPPING = "overlapping"
 NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 STRENGTHS = ("none", "mirror", "basic", "strong")  # of augmentation
 GROUPS = (  # of flags, as the help of train.py shows them

@@ -9,6 +9,7 @@ from pathlib import Path
 from inference.batches import group_jobs
 from inference.disk import check_disk
 from inference.input_files import files_of_patterns
+from inference.input_pages import Truth
 from inference.inputs import InputRules, jobs_of_files, named_job
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
@@ -88,9 +89,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     return jobs
 
 
-def _truth_of_call(
-    args: PredictSettings, output_format: PredictionFormat, *, reads_places: bool
-) -> TruthFolder | TruePoints | None:
+def _truth_of_call(args: PredictSettings, output_format: PredictionFormat, *, reads_places: bool) -> Truth | None:
     """The place of the true masks or points that the call names, if any."""
     if args.truth is None:
         return None

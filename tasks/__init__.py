@@ -1,4 +1,4 @@
-"""Tasks: what a network learns of an image, and all that follows from it. Each is a folder, and a line of `TASKS`."""
+"""Tasks: what a network learns of an image, and all that follows from it. Each is a folder, and a name in `KINDS`."""
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.targets.reader import TargetReader
@@ -12,9 +12,8 @@ from tasks.section import Section
 from tasks.task import Task
 from unet.config import UNetConfig
 
-TASKS: dict[str, TaskKind] = {}
-for kind in (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, regions.KIND):
-    TASKS[kind.task.name] = kind
+KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, regions.KIND)
+TASKS: dict[str, TaskKind] = {kind.task.name: kind for kind in KINDS}
 
 
 def task_name(config: UNetConfig) -> str:

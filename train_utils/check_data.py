@@ -22,6 +22,7 @@ from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, annotation_summaries
 from data_utils.targets.palettes import with_palette_colors
+from data_utils.targets.reader import TargetReader
 from runtime.console import counted, first_few, listing
 from runtime.errors import DataError
 from tasks import reader_type
@@ -71,7 +72,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe_neighbors(train, val)
     classes: list[str] = []
     try:
-        classes, more_warnings = describe_targets(train, val, inspected_splits, config, insists=insists)
+        classes, more_warnings = describe_targets(train, val, inspected_splits, targets, config, insists=insists)
         warnings += more_warnings
     except DataError as error:
         # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
@@ -90,14 +91,18 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 
 
 def describe_targets(
-    train: Records, val: Records, inspected_splits: InspectedSplits, config: DataConfig, *, insists: bool = False
+    train: Records,
+    val: Records,
+    inspected_splits: InspectedSplits,
+    targets: type[TargetReader],
+    config: DataConfig,
+    *,
+    insists: bool = False,
 ) -> tuple[list[str], tuple[str, ...]]:
     """Lines on the classes and targets, and warnings; masks that make no target become problems.
 
     `insists` is the one of `check_masks`. Raises DataError if the meaning of the masks is unclear.
     """
-    assert config.task is not None
-    targets = reader_type(config.task)
     classes = find_named_classes(train, config)
     reader, pixels = understand(train, inspected_splits, targets, classes, config, insists=insists)
     # the report counts all masks, also the ones that training leaves out

@@ -16,11 +16,10 @@ from data_utils.analysis.point_warnings import point_warnings
 from data_utils.bits import MOST_CLASSES, unpack_bits
 from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
-from data_utils.config import DataConfig
+from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, value_text
-from data_utils.sources.overlapping import OVERLAPPING
 from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Records, annotation_summaries, spread_indices
 from data_utils.sources.volumes import voxel_size_warnings

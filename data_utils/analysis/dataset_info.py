@@ -176,7 +176,7 @@ def inspect_files(
     has_names = bool(classes)
     inspected_splits: list[tuple[SplitInspection, Records]] = []
     for title, records in (("checking training files", train), ("checking validation files", val)):
-        windows = config.may_crop and records is train  # validation images are computed whole
+        windows = config.may_crop and records is train  # validation images are not cropped
         inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
         inspected_splits.append((inspect_once(records, title, inspector, has_names=has_names), records))
     for inspection, records in inspected_splits:

@@ -20,7 +20,7 @@ from runtime.console import listing
 from runtime.errors import DataError
 
 
-def find_masks(folder: DataFolder) -> SplitOpeners:
+def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its images and masks. Raises DataError if there are no folders of them."""
     splits = folder.splits or find_splits(folder.root, folder.named_splits)
     return {name: partial(open_images, images, masks, folder.config) for name, (images, masks) in splits.items()}
@@ -48,7 +48,7 @@ FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
     find_annotated,
     find_any_points,
     find_side_by_side,
-    find_masks,
+    find_folder_pairs,
 )
 
 
@@ -59,7 +59,7 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     that may be meant as points, if there is nothing to read.
     """
     splits: dict[str, tuple[Path, Path]] = {}
-    with suppress(DataError):  # `find_masks` raises it again
+    with suppress(DataError):  # `find_folder_pairs` raises it again
         splits = find_splits(root, named_splits)
     has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
     points = choose_points(root, named_splits, config.task, has_masks=has_masks)

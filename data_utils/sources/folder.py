@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_utils.config import DataConfig
+from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
@@ -60,7 +60,7 @@ class DataFolder(NamedTuple):
     @property
     def may_overlap(self) -> bool:
         """Whether the task is, or may turn out to be, overlapping classes."""
-        return self.config.task in (None, "overlapping")
+        return self.config.task in (None, OVERLAPPING)
 
 
 def natural_sort_key(name: str) -> tuple:

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
-from data_utils.config import DataConfig
+from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import (
     ClassMasks,
     LayeredMask,
@@ -37,7 +37,6 @@ from data_utils.sources.walk import walk
 from runtime.errors import DataError, ImageError
 from unet.config import MaskValue
 
-OVERLAPPING = "overlapping"  # the task of such classes
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.class_names import NamedClasses
-from data_utils.config import DataConfig
+from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volumes import volume_stem
 from data_utils.mask_values import parse_values
@@ -31,7 +31,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
     split_folders,
 )
-from data_utils.sources.overlapping import OVERLAPPING, bits_by_class, class_volume_sources
+from data_utils.sources.overlapping import bits_by_class, class_volume_sources
 from data_utils.sources.pairs import Cases, open_rows, pair, pair_pages
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from data_utils.sources.volumes import read_spacing, volume_sources, volume_suffixes
@@ -45,14 +45,14 @@ MASK_END = re.compile(rf"(?:(?P<key>.+?){SEPARATOR})?(?:{MASK_WORDS})", re.IGNOR
 MASK_START = re.compile(rf"(?:{MASK_WORDS})(?:{SEPARATOR}|(?=[0-9]))(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 NUMBERED = re.compile("([^0-9]+)([0-9].*)", re.DOTALL)  # image12
 # words of images; any other words of a volume's files are those of its channels
-IMAGE_WORDS = ("", "image", "img", "imaging", "volume", "input", "original", "orig", "photo", "rgb", "sat")
-WORDS_OF_VOLUMES = IMAGE_WORDS[:5]
+VOLUME_WORDS = ("", "image", "img", "imaging", "volume")
+PICTURE_WORDS = (*VOLUME_WORDS, "input", "original", "orig", "photo", "rgb", "sat")
 ROBOFLOW_CLASSES = "_classes.csv"  # Roboflow's names of mask values, beside the images
 PICKLED = "_seg.npy"  # Cellpose's files of Python objects, which are never opened
 LOOKED_AT = 5  # folders by which a layout is recognized
 
 
-class Parts(NamedTuple):
+class FilesByWord(NamedTuple):
     """The files below a folder by what they are.
 
     Args:
@@ -77,7 +77,7 @@ class Parts(NamedTuple):
         Raises DataError if pictures have several.
         """
         usual = self.usual_words()
-        for word in WORDS_OF_VOLUMES if are_volumes else IMAGE_WORDS:
+        for word in VOLUME_WORDS if are_volumes else PICTURE_WORDS:
             if word in usual:
                 return [word]
         if len(usual) > 1 and not are_volumes:
@@ -153,12 +153,12 @@ def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> 
         if any(map(pattern.fullmatch, stems)):
             files = files_by_stem(folder, "files", suffixes)
             files = {stem: file for stem, file in files.items() if not file.lower().endswith(PICKLED)}
-            parts = divide(files, pattern)
-            words = parts.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
-            if words and parts.doubles:
-                raise DataError(f"{folder}: {listing(parts.doubles, separator='; ')}; keep one of them")
+            sorted_files = sort_by_words(files, pattern)
+            words = sorted_files.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
+            if words and sorted_files.doubles:
+                raise DataError(f"{folder}: {listing(sorted_files.doubles, separator='; ')}; keep one of them")
             if words:
-                return parts.cases(words)
+                return sorted_files.cases(words)
     return None
 
 
@@ -167,10 +167,10 @@ def masks_among(stems: Iterable[str], suffix: str | None) -> set[str]:
     files = {stem: stem for stem in stems}
     masks: set[str] = set()
     for pattern in mask_patterns(suffix):
-        parts = divide(files, pattern)
-        for word in ("", *parts.usual_words()):
-            keys = parts.images.get(word, {}).keys()
-            masks.update(mask for key, mask in parts.masks.items() if key in keys)
+        sorted_files = sort_by_words(files, pattern)
+        for word in ("", *sorted_files.usual_words()):
+            keys = sorted_files.images.get(word, {}).keys()
+            masks.update(mask for key, mask in sorted_files.masks.items() if key in keys)
     return masks
 
 
@@ -181,7 +181,7 @@ def mask_patterns(suffix: str | None) -> Sequence[re.Pattern[str]]:
     return [MASK_END, MASK_START]
 
 
-def divide(files: Mapping[str, str], pattern: re.Pattern[str]) -> Parts:
+def sort_by_words(files: Mapping[str, str], pattern: re.Pattern[str]) -> FilesByWord:
     """The files, by their names without extension, by what they are; `pattern` matches the names of masks."""
     doubles: list[str] = []
     masks: dict[str, str] = {}
@@ -195,15 +195,15 @@ def divide(files: Mapping[str, str], pattern: re.Pattern[str]) -> Parts:
         first = masks.setdefault(os.path.join(folder, match["key"] or ""), file)
         if first != file:
             doubles.append(f"{first} and {file} are masks of one image")
-    parts = Parts(masks, {}, {}, doubles)
+    sorted_files = FilesByWord(masks, {}, {}, doubles)
     for stem, file in images:
         readings = list(_readings(stem, from_start=pattern is MASK_START))
         with_mask = [(key, word) for key, word in readings if key in masks]
         for key, word in with_mask[:1]:
-            parts.images.setdefault(word, {})[key] = file
+            sorted_files.images.setdefault(word, {})[key] = file
         for key, word in readings if not with_mask else ():
-            parts.others.setdefault(word, {})[key] = file
-    return parts
+            sorted_files.others.setdefault(word, {})[key] = file
+    return sorted_files
 
 
 def _readings(stem: str, *, from_start: bool) -> Iterator[tuple[str, str]]:

@@ -126,7 +126,7 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
 
 def _annotations(folder: Path) -> list[Records]:
     """The annotated images of all splits of a folder; empty if it holds no annotations."""
-    openers = find_annotations(folder, TEST_SPLITS, allow_unpaired=True) or {}
+    openers = find_annotations(folder, TEST_SPLITS, allow_unpaired=True)
     return [open_split() for open_split in openers.values()]
 
 

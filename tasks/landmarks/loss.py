@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_utils.config import LANDMARKS
 from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
 from runtime.device import full_precision, upload_like, widest_float
 from tasks.landmarks.scores import COLUMNS, LandmarkScores
@@ -75,7 +76,7 @@ class Landmarks(Task):
     always_there: tuple[int, ...] = ()
     absent: str = "unknown"
 
-    name = "landmarks"
+    name = LANDMARKS
     scores = LandmarkScores
     target = PointTarget
     terms = 2  # the positions and the presence

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_utils.config import OVERLAPPING
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
@@ -34,7 +35,7 @@ class Overlapping(PixelsAndRegions):
     partners: tuple[int, ...] = ()
     mirrors: bool = True
 
-    name = "overlapping"
+    name = OVERLAPPING
     scores = OverlapScores
     target = OverlapTarget
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from data_utils.config import LANDMARKS
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
@@ -18,7 +19,7 @@ from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import LANDMARKS, PointTable, all_names, join_tables, open_points
+from data_utils.sources.points.table import PointTable, all_names, join_tables, open_points
 from data_utils.sources.records import SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError

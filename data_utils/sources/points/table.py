@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.config import LANDMARKS
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.point_states import ABSENCES, ABSENT, FOUND, PRESENT, UNKNOWN
 from data_utils.sources.annotations.labelme import LabelmeImage
@@ -23,7 +24,6 @@ from data_utils.sources.pairs import FIRST_CHANNEL, Hint, open_rows, split_paths
 from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
 
-LANDMARKS = "landmarks"  # the task of points
 EMPTY_CELL = 4  # the state of an empty cell, until `--absent` says what it means
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 MAX_COORDINATE = 1e7  # pixels or mm: a point further away is a mistake

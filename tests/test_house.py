@@ -74,7 +74,6 @@ ONLY_IN = {
         *LAUNCHED,
     ),
     "nibabel": ("data_utils/image_io/",),
-    "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),
     "transformers": ("unet/backbone.py",),
 }
@@ -95,7 +94,6 @@ NOT_AT_START = (
     "pandas",
     "gradio",
     "nibabel",
-    "SimpleITK",
     "skimage",
     "pyarrow",
     "tensorboard",

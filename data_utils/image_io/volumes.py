@@ -9,14 +9,9 @@ import numpy as np
 
 from data_utils.image_io.class_masks import ClassMask, combine_masks
 from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, check_finite, image_errors
-from data_utils.image_io.volume_formats import (
-    VOLUME_SUFFIXES,
-    NiftiVolume,
-    Spacing,
-    StoredVolume,
-    load_nibabel,
-    open_stored,
-)
+from data_utils.image_io.nifti import NiftiVolume, load_nibabel
+from data_utils.image_io.stored_volume import Spacing, StoredVolume
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES, open_stored
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 
@@ -214,20 +209,16 @@ def _header(stored_volumes: Sequence[StoredVolume], name: str) -> VolumeHeader:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
     sides, orientation = _sides_and_orientation(first.affine, name)
-    ras_axes, steps = orientation.T
-    to_stored = np.zeros((4, 4))
-    to_stored[3, 3] = 1
-    for axis, (ras_axis, step) in enumerate(zip(ras_axes, steps, strict=True)):
-        to_stored[axis, ras_axis] = step
-        to_stored[axis, 3] = 0 if step == 1 else first.shape[axis] - 1
-    z_axis, y_axis, x_axis = np.argsort(ras_axes)[::-1]
+    order = np.argsort(orientation[:, 0])[::-1]  # the file's axes along z, y and x
+    depth, height, width = np.array(first.shape)[order].tolist()
+    z, y, x = sides[order].tolist()
     header = VolumeHeader(
-        size=(first.shape[z_axis], first.shape[y_axis], first.shape[x_axis]),
-        spacing=(float(sides[z_axis]), float(sides[y_axis]), float(sides[x_axis])),
+        size=(depth, height, width),
+        spacing=(z, y, x),
         channels=sum(file.channels for file in stored_volumes),
         dtype=np.result_type(*[file.dtype for file in stored_volumes]).name,
-        affine=first.affine @ to_stored,
-        stored_axes=tuple(zip(ras_axes.tolist(), steps.tolist(), strict=True)),
+        affine=first.affine @ load_nibabel().orientations.inv_ornt_aff(orientation, first.shape),
+        stored_axes=tuple(map(tuple, orientation.tolist())),
     )
     for file in stored_volumes[1:]:
         is_alike = file.shape == first.shape and file.channels == first.channels == 1
@@ -263,18 +254,15 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
 
 def _upright(voxels: np.ndarray, header: VolumeHeader) -> np.ndarray:
     """(x, y, z, C) in the file's axes -> (D, H, W, C) in RAS orientation, a view."""
-    axes, steps = zip(*header.stored_axes, strict=True)
-    directed = voxels[tuple(slice(None, None, step) for step in steps)]
-    return directed.transpose(*np.argsort(axes)[::-1], 3)
+    orientation = np.array(header.stored_axes)
+    return load_nibabel().apply_orientation(voxels, orientation).transpose(2, 1, 0, 3)
 
 
 def _as_stored(voxels: np.ndarray, header: VolumeHeader) -> np.ndarray:
     """(D, H, W, ...) in RAS orientation -> (x, y, z, ...) in the file's axes, a view."""
-    axes, steps = zip(*header.stored_axes, strict=True)
-    order = [2 - axis for axis in axes]
-    order += range(3, voxels.ndim)
-    turned_voxels = voxels.transpose(*order)
-    return turned_voxels[tuple(slice(None, None, step) for step in steps)]
+    orientations = load_nibabel().orientations
+    to_stored = orientations.ornt_transform(orientations.axcodes2ornt("RAS"), np.array(header.stored_axes))
+    return orientations.apply_orientation(np.swapaxes(voxels, 0, 2), to_stored)
 
 
 def _smallest_type(values: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -13,12 +12,10 @@ import pytest
 import tifffile
 from PIL import Image
 from support.data_sets import load_info
-from support.hostile_volumes import META_IMAGE, NRRD
 from support.launches import PROGRAMS, launch
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.itk_headers import check_meta_image, check_nrrd
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.image_io.windowed import open_windowed
@@ -188,41 +185,9 @@ def test_a_nifti_is_measured_before_it_is_inflated(tmp_path, little_memory):
         read_volume(VolumeFile((str(bomb),)), "bomb")
 
 
-META_BOMB = META_IMAGE.format(axes=3, sides="2000 1000 1000", channels=1, kind="MET_UCHAR", data="LOCAL")
-
-
-NRRD_BOMB = NRRD.format(kind="uint8", sizes="2000 1000 1000", encoding="raw", more="")
-
-
-@pytest.mark.parametrize(
-    ("check", "header"), [(check_meta_image, META_BOMB), (check_nrrd, NRRD_BOMB)], ids=["MetaImage", "NRRD"]
-)
-def test_a_volume_of_simpleitk_is_measured_by_its_header(tmp_path, little_memory, check, header):
-    (tmp_path / "bomb").write_text(header)
-    os.truncate(tmp_path / "bomb", 2 * 10**9 + 1000)
-    with pytest.raises(ValueError, match=r"the volume needs 2\.0 GB of memory, 1\.0 GB are free"):
-        check(str(tmp_path / "bomb"))
-
-
-def test_extensions_of_a_nifti_in_capitals_are_measured(tmp_path, little_memory):
-    extended = nifti(tmp_path / "EXTENDED.NII.GZ", (2, 2, 2), 1, bytes(8), begin=1e9)
-    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
-        read_volume(VolumeFile((str(extended),)), "extended")
-
-
-@pytest.mark.parametrize("byte_order", ["<", ">"])
-@pytest.mark.parametrize("kind", [nibabel.Nifti1Header, nibabel.Nifti2Header])
-def test_extensions_of_a_nifti_are_measured_in_each_byte_order(tmp_path, kind, byte_order):
-    header = kind(endianness=byte_order)
-    header["vox_offset"] = 10**9
-    (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4))
-    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
-        read_volume(VolumeFile((str(tmp_path / "a.nii"),)), "a")
-
-
 def test_a_compressed_nifti_cannot_hold_what_its_header_claims(tmp_path):
     short = nifti(tmp_path / "short.nii.gz", (200, 200, 200), 1)
-    with pytest.raises(ImageError, match=r"claims 8,000,000 bytes of voxels, and it can hold [0-9,]+ at most"):
+    with pytest.raises(ImageError, match=r"claims 8,000,000 bytes of voxels, it can hold [0-9,]+ at most"):
         read_volume(VolumeFile((str(short),)), "short")
 
 

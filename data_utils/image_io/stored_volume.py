@@ -1,0 +1,120 @@
+"""A volume as it is stored: a header in one of several formats, and behind it voxels, which all of them store alike."""
+
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from math import prod
+from typing import BinaryIO, ClassVar, NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.formats import check_memory
+from runtime.documents import open_regular
+
+PIECE_BYTES = 2**16  # so much of a compressed file is decompressed at once
+MOST_INFLATION = 1032  # bytes that a byte of deflate can become
+ANY_HEADER = 47  # zlib's word for streams of zlib or gzip
+FROM_END = -1  # voxels end where their file does
+ENDS_EARLY = "the file ends before its voxels do"
+
+Spacing = tuple[float, float, float]
+
+
+class StoredVolume(ABC):
+    """A volume file whose header has been read: each format of volumes is a subclass.
+
+    Attributes:
+        suffixes: how names of such files end, in small letters.
+        shape: (x, y, z) in the file's own axes.
+        channels: values of each voxel.
+        dtype: NumPy's type of the voxels that `read` gives.
+        affine: (4, 4) float64, from a voxel's (x, y, z) to mm, the world's axes pointing right, anterior, superior.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]]
+    shape: tuple[int, ...]
+    channels: int
+    dtype: np.dtype
+    affine: np.ndarray
+
+    @abstractmethod
+    def __init__(self, path: str, spacing: Spacing | None) -> None:
+        """Read the header; `spacing`, (z, y, x) in mm, is for files that hold none. May raise any error."""
+
+    @abstractmethod
+    def read(self) -> np.ndarray:
+        """The voxels (x, y, z, C), as they lie in memory or in the file."""
+
+    def read_labels(self) -> np.ndarray:
+        """The voxels (x, y, z, 1) of a label."""
+        return self.read()
+
+
+class StoredVoxels(NamedTuple):
+    """Where voxels lie in a file, the first axis fastest.
+
+    Args:
+        sizes: the sides of the four axes.
+        channel_axis: which of them is that of the channels.
+        dtype: the voxels' type, in the file's byte order.
+        skipped: bytes of the file before them, or before their compressed stream; FROM_END if they end the file.
+        skipped_inside: bytes before them in the decompressed stream.
+    """
+
+    file: str
+    sizes: tuple[int, ...]
+    channel_axis: int
+    dtype: np.dtype
+    skipped: int
+    is_compressed: bool
+    skipped_inside: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(x, y, z)."""
+        return self.sizes[: self.channel_axis] + self.sizes[self.channel_axis + 1 :]
+
+    @property
+    def channels(self) -> int:
+        return self.sizes[self.channel_axis]
+
+    def read(self) -> np.ndarray:
+        """The voxels (x, y, z, C). Raises EOFError if the file does not hold them, ValueError if memory cannot."""
+        voxel_bytes = prod(self.sizes) * self.dtype.itemsize
+        file_bytes = os.path.getsize(self.file)
+        if self.is_compressed:
+            check_memory(voxel_bytes + self.skipped_inside, "the volume")
+            most_bytes = MOST_INFLATION * file_bytes
+            if voxel_bytes > most_bytes:
+                raise EOFError(f"its header claims {voxel_bytes:,} bytes of voxels, it can hold {most_bytes:,} at most")
+            voxels = self._decompress(voxel_bytes)
+        else:
+            start = file_bytes - voxel_bytes if self.skipped == FROM_END else self.skipped
+            if start < 0 or start + voxel_bytes > file_bytes:
+                raise EOFError(ENDS_EARLY)
+            voxels = np.memmap(self.file, self.dtype, "r", start, prod(self.sizes))
+        return np.moveaxis(voxels.reshape(self.sizes, order="F"), self.channel_axis, -1)
+
+    def _decompress(self, voxel_bytes: int) -> np.ndarray:
+        """The voxels of a compressed file, decompressed in pieces into one array, so that memory holds them once."""
+        content = np.empty(self.skipped_inside + voxel_bytes, np.uint8)
+        missing = content.data
+        with open_regular(self.file) as file:
+            file.seek(self.skipped)
+            for piece in _pieces(file):
+                part = piece[: len(missing)]
+                missing[: len(part)] = part
+                missing = missing[len(part) :]
+                if not missing:
+                    return content[self.skipped_inside :].view(self.dtype)
+        raise EOFError(ENDS_EARLY)
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """What a file holds, decompressed; it may be several streams of gzip, one behind the other."""
+    stream = zlib.decompressobj(ANY_HEADER)
+    while content := stream.unused_data or file.read(PIECE_BYTES):
+        if stream.eof:
+            stream = zlib.decompressobj(ANY_HEADER)
+        yield stream.decompress(content)

@@ -1,0 +1,200 @@
+"""Volumes whose header is text: NRRD and MetaImage.
+
+The formats: https://teem.sourceforge.net/nrrd/format.html and https://itk.org/Wiki/ITK/MetaIO/Documentation.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from data_utils.image_io.stored_volume import FROM_END, Spacing, StoredVolume, StoredVoxels
+from runtime.documents import open_regular
+
+Choice = TypeVar("Choice")
+
+HEADER_BYTES = 2**16  # within which a header ends
+LPS = (-1, -1, 1)  # a world whose axes point left, posterior, superior: the signs that make it ours
+TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+BYTE_ORDERS = {"little": "<", "big": ">"}
+
+META_TYPES = {
+    "met_char": "i1",
+    "met_uchar": "u1",
+    "met_short": "i2",
+    "met_ushort": "u2",
+    **dict.fromkeys(("met_int", "met_long"), "i4"),
+    **dict.fromkeys(("met_uint", "met_ulong"), "u4"),
+    "met_long_long": "i8",
+    "met_ulong_long": "u8",
+    "met_float": "f4",
+    "met_double": "f8",
+}
+META_ALIASES = {
+    "elementbyteordermsb": "binarydatabyteordermsb",
+    **dict.fromkeys(("position", "origin"), "offset"),
+    **dict.fromkeys(("rotation", "orientation"), "transformmatrix"),
+}
+NRRD_TYPES = {
+    **dict.fromkeys(("signed char", "int8", "int8_t"), "i1"),
+    **dict.fromkeys(("uchar", "unsigned char", "uint8", "uint8_t"), "u1"),
+    **dict.fromkeys(("short", "short int", "signed short", "signed short int", "int16", "int16_t"), "i2"),
+    **dict.fromkeys(("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"), "u2"),
+    **dict.fromkeys(("int", "signed int", "int32", "int32_t"), "i4"),
+    **dict.fromkeys(("uint", "unsigned int", "uint32", "uint32_t"), "u4"),
+    **dict.fromkeys(("longlong", "long long", "long long int", "signed long long", "int64", "int64_t"), "i8"),
+    **dict.fromkeys(("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"), "u8"),
+    "float": "f4",
+    "double": "f8",
+}
+NRRD_WORLDS = {
+    **dict.fromkeys(("right-anterior-superior", "ras"), (1, 1, 1)),
+    **dict.fromkeys(("left-anterior-superior", "las"), (-1, 1, 1)),
+}
+
+
+class TextHeader:
+    """The fields of a header, one on each line, up to an empty line or the field `last`.
+
+    Attributes:
+        texts: name in small letters and without blanks -> text.
+        length: how many bytes the header has.
+    """
+
+    def __init__(self, path: str, separator: str, aliases: Mapping[str, str], last: str = "") -> None:
+        self.path = path
+        self.texts: dict[str, str] = {}
+        self.length = 0
+        with open_regular(path) as file:
+            lines = file.read(HEADER_BYTES).splitlines(keepends=True)
+        for line in lines:
+            text = line.decode("latin-1").strip()
+            if last in self.texts:
+                return
+            self.length += len(line)
+            if not text:
+                return
+            name, found, value = text.partition(separator)
+            # a comment, a key of somebody's own, or the first line of a NRRD
+            if text.startswith(("#", "NRRD")) or value.startswith("="):
+                continue
+            field = name.replace(" ", "").lower()
+            field = aliases.get(field, field)
+            if not found or field in self.texts:
+                raise ValueError(f"its header is damaged at {text[:40]!r}")
+            self.texts[field] = value.strip()
+
+    def unexpected(self, name: str, expected: str) -> ValueError:
+        """The error for a field that holds something else."""
+        return ValueError(f"its header has {name} = {self.texts.get(name, '')[:80]}, expected {expected}")
+
+    def choice(self, name: str, choices: Mapping[str, Choice], default: str = "") -> Choice:
+        """What the text of a field stands for."""
+        text = self.texts.get(name, default).lower()
+        if text not in choices:
+            raise self.unexpected(name, f"one of {', '.join(choices)}")
+        return choices[text]
+
+    def numbers(self, name: str, count: int, default: str = "") -> np.ndarray:
+        """The numbers of a field, or of vectors in brackets; NaN for a vector that is `none`."""
+        text = self.texts.get(name, default).replace("none", "nan nan nan")
+        for sign in "(),":
+            text = text.replace(sign, " ")
+        try:
+            numbers = np.array([float(word) for word in text.split()])
+        except ValueError as error:
+            raise self.unexpected(name, "numbers") from error
+        if len(numbers) != count:
+            raise self.unexpected(name, f"{count} numbers")
+        return numbers
+
+    def whole_numbers(self, name: str, count: int, default: str = "", least: int = 1) -> tuple[int, ...]:
+        """The whole numbers of a field, all at least `least`."""
+        numbers = self.numbers(name, count, default)
+        if not (np.isfinite(numbers) & (numbers >= least) & (numbers == np.rint(numbers))).all():
+            raise self.unexpected(name, f"{count} whole numbers from {least} up")
+        return tuple(map(int, numbers))
+
+    def voxel_file(self, name: str) -> str:
+        """The file with the voxels: the one that a field names, beside the header, or the header's own."""
+        text = self.texts.get(name, "local")
+        if text.lower() == "local":
+            return self.path
+        file = Path(self.path).parent / text
+        if Path(text).name != text or not file.is_file():
+            raise self.unexpected(name, "a file beside it")
+        return str(file)
+
+
+class TextHeaderVolume(StoredVolume):
+    """A volume of which `_take` has been told what its header says."""
+
+    def _take(self, voxels: StoredVoxels, steps: np.ndarray, origin: np.ndarray, signs: tuple[int, int, int]) -> None:
+        """Take the voxels, the step in mm along each axis, (3, 3), the place of the first voxel, and its world."""
+        self.voxels = voxels
+        self.shape, self.channels, self.dtype = voxels.shape, voxels.channels, voxels.dtype
+        self.affine = np.eye(4)
+        self.affine[:3, :3] = steps.T
+        self.affine[:3, 3] = origin
+        self.affine[:3] *= np.array(signs)[:, None]
+
+    def read(self) -> np.ndarray:
+        return self.voxels.read()
+
+
+class MetaImage(TextHeaderVolume):
+    """A MetaImage file."""
+
+    suffixes = (".mha", ".mhd")
+
+    def __init__(self, path: str, spacing: Spacing | None = None) -> None:
+        header = TextHeader(path, "=", META_ALIASES, last="elementdatafile")
+        header.choice("ndims", {"3": 3})
+        header.choice("binarydata", {"true": True, "t": True, "1": True}, "true")
+        channels = header.whole_numbers("elementnumberofchannels", 1, "1")
+        sizes = channels + header.whole_numbers("dimsize", 3)
+        file = header.voxel_file("elementdatafile")
+        skipped = header.length
+        if file != path:
+            (skipped,) = header.whole_numbers("headersize", 1, "0", FROM_END)
+        byte_order = ">" if header.choice("binarydatabyteordermsb", TRUTH, "false") else "<"
+        dtype = np.dtype(byte_order + header.choice("elementtype", META_TYPES))
+        voxels = StoredVoxels(file, sizes, 0, dtype, skipped, header.choice("compresseddata", TRUTH, "false"))
+        axes = header.numbers("transformmatrix", 9, "1 0 0 0 1 0 0 0 1").reshape(3, 3)
+        sides = header.numbers("elementspacing", 3, header.texts.get("elementsize", "1 1 1"))
+        self._take(voxels, axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS)
+
+
+class NrrdVolume(TextHeaderVolume):
+    """A NRRD file, raw or compressed by gzip."""
+
+    suffixes = (".nrrd",)
+
+    def __init__(self, path: str, spacing: Spacing | None = None) -> None:
+        header = TextHeader(path, ":", {})
+        axes = header.choice("dimension", {"3": 3, "4": 4})
+        sizes = header.whole_numbers("sizes", axes)
+        if "spacedirections" in header.texts:
+            steps = header.numbers("spacedirections", 3 * axes).reshape(axes, 3)
+        else:
+            steps = np.diag(header.numbers("spacings", axes, "1 " * axes))[:, :3]
+        is_spatial = ~np.isnan(steps).any(axis=1)
+        if is_spatial.sum() != 3:
+            raise header.unexpected("spacedirections", "3 axes in space")
+        channel_axis = 3
+        if axes == 3:
+            sizes = (*sizes, 1)
+        else:
+            channel_axis = int(is_spatial.argmin())
+        file = header.voxel_file("datafile")
+        header.choice("lineskip", {"0": 0}, "0")
+        (skipped,) = header.whole_numbers("byteskip", 1, "0", FROM_END)
+        if file == path and skipped != FROM_END:
+            skipped += header.length
+        byte_order = header.choice("endian", BYTE_ORDERS, "little")
+        dtype = np.dtype(byte_order + header.choice("type", NRRD_TYPES))
+        is_compressed = header.choice("encoding", {"raw": False, "gzip": True, "gz": True})
+        voxels = StoredVoxels(file, sizes, channel_axis, dtype, skipped, is_compressed)
+        world = NRRD_WORLDS.get(header.texts.get("space", "").lower(), LPS)
+        self._take(voxels, steps[is_spatial], header.numbers("spaceorigin", 3, "0 0 0"), world)

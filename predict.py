@@ -36,9 +36,9 @@ from runtime.launch import (
     check_launch,
     compile_networks,
     configure_process,
+    default_precision,
     process_group_options,
 )
-from runtime.precision import default_precision
 from runtime.script import run_script
 from tasks.job import Job
 from tasks.objects.decode import choose_objects

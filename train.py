@@ -25,9 +25,7 @@ from train_utils.checkpoints import Checkpoints
 from train_utils.compilation import not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import evaluate
-from train_utils.fit_batch import fit_batch
 from train_utils.memory import shortage_recorded
-from train_utils.micro_batches import training_steps
 from train_utils.optim import build_optimizer
 from train_utils.publisher import Publisher
 from train_utils.run_state import RunState
@@ -35,8 +33,8 @@ from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
 from train_utils.settings.record import record_settings
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.start import build_loaders, build_network, launch, load_data, prepare_network, start_run
-from train_utils.step import train_step
+from train_utils.start import build_loaders, build_network, fit_batch, launch, load_data, prepare_network, start_run
+from train_utils.step import train_step, training_steps
 from train_utils.step_guard import StepGuard
 
 

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.data import write_pairs
 from benchmarks.flops import peak_flops, training_flops
 from benchmarks.predict import timed
-from train_utils.monitoring.meter import WARMUP_STEPS
+from train_utils.run_log import WARMUP_STEPS
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,12 +9,12 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+import yaml
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.utils import (
     DDPCommunicationHookType,
@@ -96,21 +96,102 @@ def check_launch(deterministic: bool = False) -> None:
         )
 
 
+def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -> str | None:
+    """The precision for an Accelerator; None where the launch names one, by an option, a profile or a variable.
+
+    It is bf16 where the device has instructions for it, else float32. A line says that a run computes in bf16 without
+    having been asked to, and how it does not.
+
+    Args:
+        recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
+        suits_cpus: whether the network is faster in bf16 on CPUs too.
+    """
+    shards = parse_flag_from_env("ACCELERATE_USE_FSDP") or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED")
+    if shards or launch_names("ACCELERATE_MIXED_PRECISION", "--mixed", ["mixed_precision"]):
+        return None
+    if recorded == "no" or not _device_has_bf16(suits_cpus):
+        return "no"
+    option = "accelerate launch --mixed_precision no"
+    say(f"precision: bf16, for which this device has instructions; for float32 start with {option}")
+    return "bf16"
+
+
+def _device_has_bf16(suits_cpus: bool) -> bool:
+    """Whether this process's device has instructions for bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    if torch.accelerator.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    has = torch.cpu.get_capabilities()
+    return suits_cpus and bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
+def launch_names(variable: str, option: str, keys: Sequence[str]) -> bool:
+    """Whether someone has named a setting for this launch.
+
+    Args:
+        variable: the setting's variable, which accelerate's launcher sets even if nobody has named the setting.
+        option: how the options of the launcher for it begin.
+        keys: its names in a profile.
+    """
+    if variable not in os.environ:
+        return False
+    words = launcher_words()
+    if not any(Path(word).name.startswith("accelerate") for word in words[:3]):
+        return True  # the user has set the variable, or the launcher is not here to be asked
+    if any(word.startswith(option) for word in words):
+        return True
+    content = _read_profile(words)
+    return any(content.get(key) not in (None, {}) for key in keys)
+
+
+def _read_profile(words: list[str]) -> dict[str, Any]:
+    """The profile of a launcher's command line, a file of options; an empty one if there is none."""
+    profile = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option in ("--config_file", "--config-file"):
+            profile = value if equals else following
+    if profile is None:
+        from accelerate.commands.config.config_args import default_config_file  # of launchers, which take a while
+
+        profile = default_config_file
+    try:
+        content = yaml.safe_load(Path(profile).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None:
     """Check the launch, and set up memory and compiler. Call it after `Accelerator()`.
 
-    Raises LaunchError as `check_processes` does.
+    Raises LaunchError unless all processes are connected, FSDP or DeepSpeed is active if the profile sets it, and
+    something compresses gradients by `comm_hook`.
     """
-    check_processes(accelerator, comm_hook)
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if accelerator.num_processes != started:
+        raise LaunchError(
+            f"{started} processes were started, but accelerate connected only {accelerator.num_processes}; "
+            f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
+        )
+    kind = accelerator.distributed_type
+    for name in ("FSDP", "DEEPSPEED"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and kind != name:
+            raise LaunchError(
+                f"the launch profile asks for {name}, which accelerate silently ignores on the CPU;"
+                f" use {_launch_line('multi_cpu')}"
+            )
+    if comm_hook != "none" and kind in SHARDING:
+        raise LaunchError(
+            f"--ddp-comm-hook works with DDP only, but the launch profile asks for {kind.value}; leave the flag out"
+        )
+    if comm_hook == "bf16" and kind == DistributedType.MULTI_CPU:
+        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; on CPUs use --ddp-comm-hook fp16")
     keep_process_groups()
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         allow_graphs()
     if accelerator.device.type == "cuda" and _convolves_in_tf32():
         torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, then round like convolutions
-    uses_bf16 = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
-    if uses_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
-        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
 
 
 def allow_graphs(falls_back: bool = False) -> None:
@@ -130,28 +211,12 @@ def allow_graphs(falls_back: bool = False) -> None:
         torch._logging.set_logs(dynamo=logging.ERROR)  # else each shape of each block warns in some hundred lines
 
 
-def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
-    """Raises LaunchError unless all processes are connected, and FSDP or DeepSpeed is active if the profile sets it."""
-    started = int(os.environ.get("WORLD_SIZE", 1))
-    if accelerator.num_processes != started:
-        raise LaunchError(
-            f"{started} processes were started, but accelerate connected only {accelerator.num_processes}; "
-            f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
-        )
-    for kind in ("FSDP", "DEEPSPEED"):
-        if parse_flag_from_env(f"ACCELERATE_USE_{kind}") and accelerator.distributed_type != kind:
-            raise LaunchError(
-                f"the launch profile asks for {kind}, which accelerate silently ignores on the CPU;"
-                f" use {_launch_line('multi_cpu')}"
-            )
-    ddp = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-    if comm_hook != "none" and accelerator.distributed_type not in ddp:
-        raise LaunchError(
-            "--ddp-comm-hook works with DDP only, but the launch profile asks for"
-            f" {accelerator.distributed_type.value}; leave the flag out"
-        )
-    if comm_hook == "bf16" and accelerator.distributed_type == DistributedType.MULTI_CPU:
-        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; on CPUs use --ddp-comm-hook fp16")
+def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:
+    """Compile the networks in place if the profile sets a `dynamo_backend`; training compiles blocks instead."""
+    plugin = accelerator.state.dynamo_plugin
+    if plugin.backend != DynamoBackend.NO:
+        for network in networks:
+            network.compile(**plugin.to_kwargs())
 
 
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
@@ -190,60 +255,30 @@ def process_group_options() -> InitProcessGroupKwargs:
     return InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT, init_method="restarted://")
 
 
-@dataclass(frozen=True)
-class LaunchProfile:
-    """The settings that come from the launch, as a run records them.
+def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
+    """The settings that come from the launch, as a run prints and records them.
 
-    Args:
-        device: the type of the device, such as "cuda".
-        gradient_accumulation_steps: None unless the launch sets more than one.
-        dynamo_backend: None if nothing is compiled.
-        float32_convolutions: "TF32" or "float32" if CUDA computes in float32; else None.
+    `gradient_accumulation_steps` are there if the launch sets more than one, `dynamo_backend` if something is compiled,
+    and `float32_convolutions`, "TF32" or "float32", if CUDA computes in float32.
     """
-
-    processes: int
-    machines: int
-    distributed_type: str
-    device: str
-    mixed_precision: str
-    gradient_accumulation_steps: int | None = None
-    dynamo_backend: str | None = None
-    float32_convolutions: str | None = None
-
-    def to_json(self) -> dict[str, str | int]:
-        """The settings by name, for the log and run.json; settings that are None are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def describe_profile(accelerator: Accelerator) -> LaunchProfile:
-    """The settings that come from the launch."""
-    backend = accelerator.state.dynamo_plugin.backend
-    is_compiled = backend != DynamoBackend.NO
-    float32_convolutions = None
-    if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
-        float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
-    return LaunchProfile(
-        processes=accelerator.num_processes,
-        machines=int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun calls machines groups
-        distributed_type=accelerator.distributed_type.value,
-        device=accelerator.device.type,
-        mixed_precision=accelerator.mixed_precision,
-        gradient_accumulation_steps=_accumulation_steps(accelerator),
-        dynamo_backend=backend.value.lower() if is_compiled else None,
-        float32_convolutions=float32_convolutions,
-    )
-
-
-def _accumulation_steps(accelerator: Accelerator) -> int | None:
-    """The steps of gradient accumulation that the profile sets; None if it sets none, or leaves them to us."""
-    plugin = accelerator.state.deepspeed_plugin
-    if plugin is None:
-        steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
-    else:
-        steps = plugin.deepspeed_config.get("gradient_accumulation_steps")
+    profile: dict[str, Any] = {
+        "processes": accelerator.num_processes,
+        "machines": int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun calls machines groups
+        "distributed_type": accelerator.distributed_type.value,
+        "device": accelerator.device.type,
+        "mixed_precision": accelerator.mixed_precision,
+    }
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    if accelerator.state.deepspeed_plugin is not None:
+        steps = accelerator.state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
     if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may have "auto" here, and 1 is no accumulation
-        return int(str(steps))
-    return None
+        profile["gradient_accumulation_steps"] = int(str(steps))
+    backend = accelerator.state.dynamo_plugin.backend
+    if backend != DynamoBackend.NO:
+        profile["dynamo_backend"] = backend.value.lower()
+    if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
+        profile["float32_convolutions"] = "TF32" if _convolves_in_tf32() else "float32"
+    return profile
 
 
 def _convolves_in_tf32() -> bool:
@@ -253,17 +288,15 @@ def _convolves_in_tf32() -> bool:
     return torch.cuda.is_tf32_supported()
 
 
-def say_profile(profile: LaunchProfile) -> None:
+def say_profile(profile: dict[str, Any]) -> None:
     """Print the launch settings, and how many GPUs of this machine the launch leaves idle."""
-    texts = []
-    for name, value in profile.to_json().items():
-        texts.append(f"{name} {value}")
+    texts = [f"{name} {value}" for name, value in profile.items()]
     say("profile: " + ", ".join(texts))
-    if profile.device == "cuda":
+    if profile["device"] == "cuda":
         gpus = torch.cuda.device_count()
-        idle = gpus - profile.processes // profile.machines
+        idle = gpus - profile["processes"] // profile["machines"]
         if idle > 0:
-            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {_script()}"
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile['machines']} {_script()}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
 
 
@@ -289,14 +322,6 @@ def launcher_words() -> list[str]:
         if Path(word).name in LAUNCHERS or word.startswith(LAUNCHER_MODULES):
             return words
     return []
-
-
-def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:
-    """Compile the networks in place if the profile sets a `dynamo_backend`; training compiles blocks instead."""
-    plugin = accelerator.state.dynamo_plugin
-    if plugin.backend != DynamoBackend.NO:
-        for network in networks:
-            network.compile(**plugin.to_kwargs())
 
 
 def _launch_line(profile: str) -> str:

@@ -49,19 +49,22 @@ ROOMS = {
         "export page",
     ),
     "train_utils": (
-        "dataset check_data learning_rates muon",
+        "dataset check_data",
         "optim",
         "settings",
-        "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning ema step_guard"
-        " clock step sharding slabs sync_batchnorm evaluation run_state",
+        "metrics_log sync_batchnorm sharding",
+        "compilation ema",
+        "evaluation",
+        "run_state",
+        "schedule memory slabs",
+        "step_guard",
+        "step",
         "reporting",
         "comparison",
         "review",
-        "checkpoints",
-        "monitoring",
-        "opened_run",
+        "checkpoints run_log",
+        "opened_run publisher",
         "start",
-        "fit_batch publisher",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")
@@ -70,7 +73,7 @@ LAUNCHED = ("train.py", "predict.py")  # by accelerate
 ONLY_IN = {
     "accelerate": (
         "train_utils/",
-        *(f"runtime/{name}.py" for name in ("launch", "distributed", "precision")),
+        *(f"runtime/{name}.py" for name in ("launch", "distributed")),
         *LAUNCHED,
     ),
     "nibabel": ("data_utils/image_io/",),

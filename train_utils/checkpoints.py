@@ -26,10 +26,16 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, one_line
 from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
 from train_utils.ema import WeightAverage
-from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
-from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
+from train_utils.sharding import (
+    optimizer_tensors,
+    rebuild_buckets,
+    restore_optimizer,
+    shard_like,
+    share_statistics,
+    whole_copies,
+)
 from unet.config import UNetConfig
 from unet.model import UNet
 

@@ -1,4 +1,7 @@
-"""What fits into memory: a step is tried before the first one, and a later shortage is recorded for the next start."""
+"""How a batch is cut into micro-batches that fit into memory.
+
+A step is tried before the first one, and a later shortage is recorded for the next start.
+"""
 
 import copy
 import json
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -24,7 +28,6 @@ from runtime.memory import is_out_of_memory
 from runtime.values import Natural, from_json
 from tasks.step_loss import StepLoss
 from tasks.task import Task
-from train_utils.optim import OPTIMIZERS
 from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
@@ -34,6 +37,7 @@ MEMORY_FILE = "memory.json"
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
+MOMENTS = 2  # numbers that an optimizer keeps for each weight, at most
 VALUE_BYTES = 4 + 4  # of a value of an image, loaded and augmented
 MASK_BYTES = 1 + 8
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
@@ -57,6 +61,45 @@ def read_memory_limit(folder: Path) -> MemoryLimit:
     except (OSError, ValueError) as error:
         say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
         return MemoryLimit()
+
+
+def wanted_split(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
+    """The batch split that flags and profile ask for.
+
+    If they leave the micro-batch or the accumulation open, it is derived; a derived micro-batch is never larger than
+    `saved_size`, which has fitted before. Raises SettingsError if a flag and the profile disagree.
+    """
+    batch_size = args.planned_batch_size
+    groups = profile["processes"] // args.processes_per_volume  # the processes of a group share each volume
+    asked_size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
+    accumulation = profile.get("gradient_accumulation_steps")
+    share = math.ceil(batch_size / groups)
+    size = asked_size or math.ceil(share / (accumulation or 1))
+    is_fixed = bool(asked_size or accumulation)
+    if saved_size and not is_fixed:
+        size = min(size, saved_size)
+    batch_split = BatchSplit(batch_size, groups, size, 1, is_fixed, args.processes_per_volume).with_micro_batches(size)
+    if asked_size and accumulation and batch_split.accumulation != accumulation:
+        raise SettingsError(
+            f"--micro-batch-size {size} makes {batch_split.accumulation} accumulation steps of"
+            f" --batch-size {batch_size} over {groups} processes, but the launch profile sets {accumulation};"
+            " leave out one of them"
+        )
+    if accumulation:  # with an image in each
+        batch_split = batch_split._replace(accumulation=min(accumulation, share))
+    return batch_split
+
+
+def say_split(batch_split: BatchSplit) -> None:
+    """Print how a batch is cut, and a batch size that would give every process an image."""
+    say(f"batch: {batch_split}")
+    if batch_split.idle_groups:
+        location = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
+        filling_size = batch_split.groups * batch_split.accumulation
+        say(
+            f"batch: {batch_split.idle_groups} of {batch_split.group_text} have no image in"
+            f" {location}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
+        )
 
 
 @contextmanager
@@ -96,6 +139,7 @@ def _record(folder: Path, limit: MemoryLimit) -> None:
         file.write(json.dumps(asdict(limit)).encode())
 
 
+@dataclass(frozen=True)
 class MemoryTrial:
     """Tries steps with a copy of the network; the accelerator is left as it was found.
 
@@ -106,14 +150,11 @@ class MemoryTrial:
         shape: (C, *spatial), the largest shape that training will see.
     """
 
-    def __init__(
-        self, accelerator: Accelerator, network: UNet, task: Task, args: TrainSettings, shape: tuple[int, ...]
-    ) -> None:
-        self.accelerator = accelerator
-        self.network = network
-        self.criterion = StepLoss(task, strides=network.head_strides)  # a trial needs no other process
-        self.args = args
-        self.shape = shape
+    accelerator: Accelerator
+    network: UNet
+    task: Task
+    args: TrainSettings
+    shape: tuple[int, ...]
 
     def fit(self, batch_split: BatchSplit) -> BatchSplit:
         """The batch in micro-batches that fit on every process: those of `batch_split`, halved until they do.
@@ -169,15 +210,16 @@ class MemoryTrial:
         _reserved = torch.empty(self.reserved_bytes(batch_split), dtype=torch.uint8, device=device)  # held to the end
         size = batch_split.micro_batch_size
         images = channels_last(torch.rand((size, *self.shape), device=device))
-        targets = self.criterion.task.zero_targets((size, *self.shape[1:]), device)
+        targets = self.task.zero_targets((size, *self.shape[1:]), device)
+        criterion = StepLoss(self.task, strides=self.network.head_strides)  # a trial needs no other process
         with self.accelerator.autocast():
             logits = trial(images)
-        self.criterion(logits, targets, self.criterion.counts(targets)).backward()
+        criterion(logits, targets, criterion.counts(targets)).backward()
 
     def reserved_bytes(self, batch_split: BatchSplit) -> int:
         """Bytes in use beside a pass: the optimizer's numbers, images that wait, and other libraries'."""
         trained = sum(weight.nbytes for weight in self.network.parameters() if weight.requires_grad)
-        state = OPTIMIZERS[self.args.planned_optimizer].moments * trained
+        state = MOMENTS * trained
         if self.args.ema_decay > 0:
             state += sum(weight.nbytes for weight in self.network.parameters())
         processes = self.accelerator.num_processes

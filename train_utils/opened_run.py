@@ -24,16 +24,12 @@ from runtime.lock import lock_folder
 from runtime.settings import as_flags
 from runtime.values import checked
 from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint
-from train_utils.clock import Clock
 from train_utils.memory import MemoryLimit, read_memory_limit
 from train_utils.reporting.samples import report_share
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule
-from train_utils.settings.data_checks import check_axes
-from train_utils.settings.plan import fill, plan_run
+from train_utils.schedule import Clock, Schedule
+from train_utils.settings.plan import check_axes, fill, patch_size, plan_run, run_length
 from train_utils.settings.record import FINISHED_FILE, RunSettings, changed_flags, flags_as_json
-from train_utils.settings.run_length import run_length
-from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
 from unet.config import UNetConfig
 from unet.model import UNet

@@ -1,19 +1,124 @@
-"""The optimizers. A new one is an entry of OPTIMIZERS."""
+"""The optimizers and how their learning rate falls. A new one is an entry of OPTIMIZERS or SCHEDULES."""
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.utils import DistributedType
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
-from train_utils.muon import Muon
 
 DECAYED_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+# of Muon
+MOMENTUM = 0.95
+# Newton-Schulz iterations of degree five, with coefficients by which small singular values grow fast (Jordan et al.)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+MATCHING_SCALE = 0.2  # a step then has the root mean square that AdamW's usually have (Liu et al.)
+
+
+def cosine(progress: float) -> float:
+    """Half a period of the cosine (Loshchilov & Hutter 2017, arXiv:1608.03983)."""
+    return (1 + math.cos(math.pi * progress)) / 2
+
+
+def poly(progress: float) -> float:
+    """The power 0.9 of what is left (Chen et al. 2018, arXiv:1606.00915)."""
+    return (1 - progress) ** 0.9
+
+
+def constant(progress: float) -> float:
+    """The peak, to the end."""
+    return 1.0
+
+
+# the share of the peak, for a progress from 0 at the end of the warm-up to 1 at the end of the run
+SCHEDULES = {"cosine": cosine, "poly": poly, "constant": constant}
+
+
+def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
+    """The rate of optimizer step `step` (from 0): linear warm-up, then one of SCHEDULES.
+
+    The rate depends on the progress alone: no state needs to be saved, and no scheduler advances once for each process.
+    In a run by the clock all numbers are milliseconds.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    return peak * SCHEDULES[schedule](progress)
+
+
+class Muon(torch.optim.AdamW):
+    """Muon for the weights of groups with `orthogonal` set, AdamW for all others.
+
+    A kernel (out, in, ...) is taken as a matrix of `out` rows. Its step is the gradient, averaged over steps, with all
+    singular values brought near 1 (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon). Steps are as large
+    as AdamW's, so that one learning rate and weight decay suit both (Liu et al. 2025, arXiv:2502.16982). torch's own
+    Muon takes matrices only.
+
+    As in fused AdamW, a step with `found_inf` set changes nothing, and the host does not wait for it.
+    """
+
+    param_groups: list[dict[str, Any]]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["orthogonal"]]
+        try:
+            loss = super().step(closure)
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            if group["orthogonal"]:
+                for weight in group["params"]:
+                    if weight.grad is not None:
+                        self._step_orthogonally(weight, group["lr"], group["weight_decay"])
+        return loss
+
+    def _step_orthogonally(self, weight: Tensor, learning_rate: float, weight_decay: float) -> None:
+        """Make the step of one weight (out, in, ...)."""
+        state = self.state[weight]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        average = state["momentum_buffer"]
+        new_average = average.lerp(weight.grad, 1 - MOMENTUM)
+        direction = weight.grad.lerp(new_average, MOMENTUM).movedim(1, -1)  # Nesterov's, in channels-last order
+        matrix = direction.flatten(1)
+        scale = MATCHING_SCALE * math.sqrt(max(matrix.shape))
+        step = orthogonalize(matrix).view(direction.shape).movedim(-1, 1)
+        new_weight = weight * (1 - learning_rate * weight_decay) - learning_rate * scale * step
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None:
+            new_average = torch.where(found_inf > 0, average, new_average)
+            new_weight = torch.where(found_inf > 0, weight, new_weight)
+        average.copy_(new_average)
+        weight.copy_(new_weight)
+
+
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """The matrix with the same singular vectors and with singular values of about 0.7 to 1.2, except vanishing ones.
+
+    Each iteration multiplies by a polynomial of the matrix times its transpose. These polynomials are square matrices
+    of the shorter side: they are multiplied with each other first, and with the matrix once at the end.
+    """
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide = wide / wide.norm().clamp_min(torch.finfo(matrix.dtype).tiny)
+    square = wide @ wide.T
+    identity = torch.eye(len(square), dtype=matrix.dtype, device=matrix.device)
+    factor = identity
+    first, second, third = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        polynomial = first * identity + second * square + third * (square @ square)
+        factor = polynomial @ factor
+        square = polynomial @ square @ polynomial
+    result = factor @ wide
+    return result if matrix.shape[0] <= matrix.shape[1] else result.T
 
 
 class OptimizerKind(NamedTuple):
@@ -21,21 +126,19 @@ class OptimizerKind(NamedTuple):
 
     Args:
         build: makes it from groups of parameters, `lr` and `fused`.
-        moments: how many numbers it keeps for each weight.
         orthogonalizes: whether hidden kernels are a group of their own; such an optimizer needs whole weights.
         fuses_shards: whether its fused kernel takes the DTensors of FSDP (torch 2.13).
     """
 
     build: Callable[..., Optimizer]
-    moments: int
     orthogonalizes: bool = False
     fuses_shards: bool = False
 
 
 OPTIMIZERS = {
-    "adamw": OptimizerKind(torch.optim.AdamW, moments=2, fuses_shards=True),
-    "sgd": OptimizerKind(partial(torch.optim.SGD, momentum=0.9, nesterov=True), moments=1),
-    "muon": OptimizerKind(Muon, moments=2, orthogonalizes=True),
+    "adamw": OptimizerKind(torch.optim.AdamW, fuses_shards=True),
+    "sgd": OptimizerKind(partial(torch.optim.SGD, momentum=0.9, nesterov=True)),
+    "muon": OptimizerKind(Muon, orthogonalizes=True),
 }
 
 

@@ -1,7 +1,9 @@
-"""Pictures, scores and the report of a run: at each evaluation, and at the end."""
+"""Publishing a model on the Hugging Face Hub."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import huggingface_hub
 from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -9,28 +11,52 @@ from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import counted, say
 from runtime.distributed import on_main
-from runtime.errors import WriteError
+from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import tolerate_write_errors
 from tasks import new_section
 from tasks.task import Task
 from train_utils.checkpoints import Checkpoints
-from train_utils.clock import milliseconds_since_start
 from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import read_log
-from train_utils.monitoring.run_log import RunLog
 from train_utils.opened_run import OpenedRun, mark_finished
-from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
 from train_utils.reporting.remarks import Facts, remarks_on
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
+from train_utils.run_log import RunLog
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule
+from train_utils.schedule import Schedule, milliseconds_since_start
 from train_utils.sharding import whole_network
 from unet.model import UNet
+
+
+def check_token(repo_id: str | None) -> None:
+    """Raise SettingsError if a model is to be published and nobody is logged in; call it before the training."""
+    if repo_id and huggingface_hub.get_token() is None:
+        raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
+
+
+def push_to_hub(folder: Path, repo_id: str | None) -> bool:
+    """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
+
+    If the upload fails, the model stays on disk, and the printed line says how to try again.
+    """
+    if repo_id is None:
+        return True
+    try:
+        url = huggingface_hub.create_repo(repo_id, exist_ok=True)
+        huggingface_hub.upload_folder(
+            repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
+        )
+    except Exception as error:  # client, network or server may raise anything: the run is over
+        reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
+        say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
+        return False
+    say(f"model published: {url}")
+    return True
 
 
 @dataclass

@@ -7,6 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from data_utils.loading.batch_sampler import BatchSplit
@@ -213,3 +214,27 @@ def _partitions(optimizer: Optimizer) -> list[tuple[Tensor, dict]]:
     own_optimizer = optimizer.optimizer.optimizer  # accelerate's holds DeepSpeed's, which holds ours
     weights = [group["params"][0] for group in own_optimizer.param_groups]
     return [(partition, own_optimizer.state[partition]) for partition in weights]
+
+
+def rebuild_buckets(model: nn.Module, network: UNet) -> None:
+    """Have DDP order the gradients as it does from the second step of a run on; all processes must call it.
+
+    In the first step after its start DDP orders gradients as the parameters are defined, later as they become ready.
+    With more than two processes, the order in which a gradient is summed depends on its place in the buckets: a resumed
+    run would round its first step differently from a run that was never interrupted. This function therefore makes that
+    first step with one backward pass on empty images, and discards its results.
+
+    Args:
+        model: the model that accelerate has prepared, not compiled.
+        network: the same model, not wrapped.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    size = [2 * divisor for divisor in network.config.divisors]
+    logits = model(torch.zeros(1, network.config.in_channels, *size, device=model.device))
+    levels = [logits] if isinstance(logits, Tensor) else logits
+    torch.stack([level.sum() for level in levels]).sum().backward()
+    model.zero_grad()
+    for name, buffer in network.named_buffers():
+        buffer.copy_(buffers[name])

@@ -4,36 +4,42 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import set_seed
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
-from data_utils.loading.loaders import NetworkShapes
+from data_utils.loading.loaders import NetworkShapes, network_shapes
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
-from runtime.errors import LaunchError
-from runtime.launch import check_launch, configure_process, describe_profile, distributed_options, say_profile
-from runtime.precision import default_precision
+from runtime.launch import (
+    check_launch,
+    configure_process,
+    default_precision,
+    describe_profile,
+    distributed_options,
+    say_profile,
+)
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.check_data import check_data
-from train_utils.compilation import compile_blocks, compile_loss
+from train_utils.compilation import compile_blocks, compile_long_run, compile_loss, tune_kernels
 from train_utils.dataset import load_dataset_info
-from train_utils.monitoring.tracker import available_tracker
+from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
 from train_utils.opened_run import OpenedRun, open_run
-from train_utils.reporting.hub import check_token
-from train_utils.settings.data_checks import check_scale
+from train_utils.publisher import check_token
+from train_utils.run_log import available_tracker
+from train_utils.settings.plan import check_scale
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs.slabs import Slabs
-from train_utils.slabs.split import split_volumes
+from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -53,7 +59,6 @@ def launch(flags: TrainSettings) -> Accelerator:
         project_dir=".",  # `start_run` names it: all processes must agree on it
         kwargs_handlers=distributed_options(flags.ddp_comm_hook),
     )
-    check_precision(accelerator)
     configure_process(accelerator, flags.ddp_comm_hook)
     # `describe_profile` reads the launch's value: `backward` would divide by it, but the loss counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
@@ -73,16 +78,6 @@ def recorded_profile(flags: TrainSettings) -> dict[str, Any] | None:
     return None
 
 
-def check_precision(accelerator: Accelerator) -> None:
-    """Raise LaunchError if the machines of a launch that names no precision would choose different ones."""
-    precisions = sorted(set(gather_object([accelerator.mixed_precision])))
-    if len(precisions) > 1:
-        raise LaunchError(
-            f"the processes would compute in {' and '.join(precisions)}; name one: accelerate launch --mixed_precision"
-            f" {precisions[0]}"
-        )
-
-
 def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -> Slabs:
     """The slabs of volumes of this process, one of those that share a volume; `divisor` is the network's."""
     return Slabs.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume, divisor)
@@ -91,25 +86,20 @@ def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:
     """The folder and the checkpoint of the run, found by one process; None, and a line, if nothing is left to do.
 
-    With --check-data the script ends here, with a report on the data.
+    With --check-data the script ends here, with a report on the data, and with exit code 1 if that lists problems.
     """
     if flags.check_data:
-        report_data(accelerator, flags)
+        report, problems = on_main(accelerator, lambda: check_data(flags))
+        say(report)
+        barrier_without_timeout(accelerator)  # a launcher ends all processes when one has ended
+        accelerator.end_training()
+        raise SystemExit(problems > 0)
     run = on_main(accelerator, lambda: open_run(flags))
     if run is None:
         return None
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(describe_profile(accelerator))
     return run
-
-
-def report_data(accelerator: Accelerator, flags: TrainSettings) -> NoReturn:
-    """Print the report of --check-data and end the script, with exit code 1 if it lists problems."""
-    report, problems = on_main(accelerator, lambda: check_data(flags))
-    say(report)
-    barrier_without_timeout(accelerator)  # a launcher ends all processes when one has ended
-    accelerator.end_training()
-    raise SystemExit(problems > 0)
 
 
 def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, DatasetInfo]:
@@ -144,6 +134,28 @@ def build_network(
     check_scale(info, run.flags.scale, network.config)
     network.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
     return network, task
+
+
+def fit_batch(
+    accelerator: Accelerator, run: OpenedRun, args: TrainSettings, info: DatasetInfo, network: UNet, task: Task
+) -> tuple[BatchSplit, NetworkShapes]:
+    """The split of each batch into micro-batches that fit on every process, and the shapes that it was fitted to.
+
+    The batch itself stays as the flags ask.
+    The network's `activation_checkpointing` is switched on if nothing else helps. Raises SettingsError if nothing fits.
+    """
+    slabs = new_slabs(accelerator, args, network.config.divisors[0])
+    shapes = network_shapes(info, network.config)
+    check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
+    tune_kernels(args, accelerator.device, shapes)
+    batch_split = wanted_split(args, describe_profile(accelerator), run.largest_micro_batch)
+    if reports_shortage(accelerator.device):
+        largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
+        batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
+    say_split(batch_split)
+    recorded = on_main(accelerator, lambda: recorded_profile(run.flags))
+    compile_long_run(accelerator, args, network, batch_split, shapes, recorded)
+    return batch_split, shapes
 
 
 def prepare_network(

@@ -19,6 +19,6 @@ try:
     configure_process(accelerator)
 except LaunchError as error:
     sys.exit(f"{type(error).__name__}: {error}")
-profile = describe_profile(accelerator).to_json()
+profile = describe_profile(accelerator)
 accelerator.print(json.dumps({"profile": profile, "has_compiler": "torch._dynamo" in sys.modules}))
 accelerator.end_training()

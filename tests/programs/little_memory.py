@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from train_utils import fit_batch
+from train_utils import start
 from train_utils.memory import MemoryTrial
 
 rank, images = sys.argv[1], int(sys.argv[2])
@@ -22,7 +22,7 @@ def try_step_in_room(trial: MemoryTrial, batch_split) -> None:
     whole_step(trial, batch_split)
 
 
-fit_batch.reports_shortage = lambda device: True  # as a GPU does
+start.reports_shortage = lambda device: True  # as a GPU does
 MemoryTrial.try_step = try_step_in_room
 sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -8,8 +8,8 @@ import pytest
 from support.in_process import run_train
 from support.launches import TINY
 
-from runtime import precision
-from runtime.precision import default_precision
+from runtime import launch as precision
+from runtime.launch import default_precision
 
 LAUNCH = ["python", "/usr/bin/accelerate", "launch"]
 

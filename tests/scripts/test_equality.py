@@ -9,8 +9,7 @@ from support.class_loss import ClassLoss
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
 from tasks.classes.target import ClassTarget
-from train_utils.learning_rates import learning_rate
-from train_utils.optim import build_optimizer
+from train_utils.optim import build_optimizer, learning_rate
 from unet import UNet, UNetConfig
 
 IMAGES = 14

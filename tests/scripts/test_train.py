@@ -1,6 +1,6 @@
 """train.py, launched as a user would: what it writes, and what it promises about profiles.
 
-Modules: train_utils/start.py, train_utils/fit_batch.py.
+Modules: train_utils/start.py, train_utils/start.py.
 """
 
 import json
@@ -34,7 +34,7 @@ from runtime.errors import SettingsError
 from tasks.charts import matrix_picture
 from tasks.classes.show import ClassSection
 from train_utils import step
-from train_utils.monitoring.tracker import Tracker
+from train_utils.run_log import Tracker
 from train_utils.settings.record import RunSettings
 from unet import UNet
 

@@ -1,6 +1,6 @@
 """What each task shows of itself: tables of its scores, figures, and views of an image, from values written out.
 
-Modules: tasks/section.py, train_utils/reporting/examples.py,
+Modules: tasks/section.py, train_utils/reporting/samples.py,
 tasks/classes/show.py, tasks/overlapping/show.py, tasks/objects/show.py, tasks/landmarks/show.py,
 tasks/regions/show.py, tasks/kind.py.
 """
@@ -47,7 +47,7 @@ from tasks.regions.show import RegionSection
 from tasks.regions.target import Region
 from tasks.tables import Table
 from tasks.volume_drawing import busiest_voxel, orthogonal_slices
-from train_utils.reporting.examples import predicted_example
+from train_utils.reporting.samples import predicted_example
 
 
 def rows_of(table: Table) -> list[list[str]]:

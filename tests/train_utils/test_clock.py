@@ -1,6 +1,6 @@
 """The clock of a run with --max-minutes: it ends in time, all processes at the same step, and a resumed run goes on.
 
-Module: train_utils/clock.py.
+Module: train_utils/schedule.py.
 """
 
 import json
@@ -12,10 +12,10 @@ import torch
 from support.in_process import run_train
 from support.launches import launch
 
-from train_utils import clock as clock_module
-from train_utils.clock import Clock
-from train_utils.learning_rates import learning_rate
+from train_utils import schedule as clock_module
+from train_utils.optim import learning_rate
 from train_utils.run_state import RunState, StepResult
+from train_utils.schedule import Clock
 
 NETWORK = ["--plan", "none", "--base-channels", "2", "--depth", "2", "--norm", "group", "--num-workers", "0"]
 QUICK = [*NETWORK, "--batch-size", "4", "--tracker", "none", "--log-every", "1"]
@@ -26,6 +26,7 @@ def time(monkeypatch) -> SimpleNamespace:
     """The milliseconds since the process began, which only the test changes."""
     now = SimpleNamespace(value=0)
     monkeypatch.setattr(clock_module, "milliseconds_since_start", lambda: now.value)
+    monkeypatch.setattr("os.getloadavg", lambda: (1.0, 1.0, 1.0))
     return now
 
 
@@ -70,6 +71,18 @@ def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(
         shares.append(clock.done / clock.total)
     assert shares == sorted(shares)
     assert clock.total == 60_000 - clock_module.FINISH - 1.25 * 6_000
+
+
+def test_the_report_has_more_time_on_a_busy_machine(time, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    totals = []
+    for load in (0.5, 1.0, 3.0, 13.0):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        clock = new_clock()
+        clock.start()
+        totals.append(60_000 - clock.total)
+    assert totals == [2500, 2500, 3750, 10_000]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +161,7 @@ def timed(tiny_folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock_module, "PROCESS_START", clock_module.time.monotonic())
         patch.setattr(clock_module, "FINISH", 500)
+        patch.setattr(clock_module, "slowness", lambda: 1.0)
         return run_train(folder, "--dataset", tiny_folder, *QUICK, "--max-minutes", "0.2")
 
 
@@ -170,6 +184,7 @@ def test_more_minutes_go_on_where_the_run_had_ended(timed, tiny_folder, monkeypa
     last = timed.steps("train/loss")[-1]
     monkeypatch.setattr(clock_module, "PROCESS_START", clock_module.time.monotonic())
     monkeypatch.setattr(clock_module, "FINISH", 500)
+    monkeypatch.setattr(clock_module, "slowness", lambda: 1.0)
     flags = ["--dataset", tiny_folder, *QUICK, "--resume", "auto", "--max-minutes"]
     assert "the run has finished" in run_train(timed.folder, *flags, "0.2").output
     longer = run_train(timed.folder, *flags, "0.4")

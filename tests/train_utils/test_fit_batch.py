@@ -5,12 +5,11 @@ from support.runs import unplanned
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
-from runtime.launch import LaunchProfile
-from train_utils.fit_batch import wanted_split
+from train_utils.memory import wanted_split
 
 
-def profile_of(processes: int, accumulation: int | None = None) -> LaunchProfile:
-    return LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no", gradient_accumulation_steps=accumulation)
+def profile_of(processes: int, accumulation: int | None = None) -> dict[str, int | None]:
+    return {"processes": processes, "gradient_accumulation_steps": accumulation}
 
 
 @pytest.mark.parametrize(("processes", "shared", "groups", "micro_batch"), [(4, 1, 4, 1), (4, 2, 2, 2), (6, 3, 2, 2)])

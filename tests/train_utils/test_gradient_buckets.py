@@ -9,7 +9,7 @@ from support.forks import call_in_processes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train_utils.gradient_buckets import rebuild_buckets
+from train_utils.sharding import rebuild_buckets
 from unet import UNet, UNetConfig
 
 PROCESSES = 4  # two add up in either order alike

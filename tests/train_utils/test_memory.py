@@ -16,8 +16,8 @@ from support.run_files import losses
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, SettingsError
 from tasks import task_of_model
-from train_utils import fit_batch
 from train_utils import memory as memory_module
+from train_utils import start
 from train_utils.memory import MemoryLimit, MemoryTrial, most_images, read_memory_limit, shortage_recorded
 from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
@@ -173,8 +173,8 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
     (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
     network = {}
-    monkeypatch.setattr(fit_batch, "check_slabs", lambda accelerator, tried, *rest: network.update(tried=tried))
-    monkeypatch.setattr(fit_batch, "say_split", lambda split: sys.exit(network["tried"].activation_checkpointing))
+    monkeypatch.setattr(start, "check_slabs", lambda accelerator, tried, *rest: network.update(tried=tried))
+    monkeypatch.setattr(start, "say_split", lambda split: sys.exit(network["tried"].activation_checkpointing))
     resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
     assert resumed.exit_code == was_needed, resumed.output
 

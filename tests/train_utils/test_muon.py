@@ -1,6 +1,6 @@
 """Muon: orthogonal steps of convolutions, steps of AdamW for all else.
 
-Modules: train_utils/muon.py, train_utils/optim.py.
+Modules: train_utils/optim.py, train_utils/optim.py.
 """
 
 import pytest
@@ -8,9 +8,8 @@ import torch
 from accelerate.utils import DistributedType
 
 from runtime.errors import SettingsError
-from train_utils.muon import Muon, orthogonalize
-from train_utils.optim import build_optimizer
-from train_utils.settings import lite0
+from train_utils.optim import Muon, build_optimizer, orthogonalize
+from train_utils.settings import encoder
 from unet import UNet, UNetConfig
 
 
@@ -72,7 +71,7 @@ def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone(dims):
 
 
 def test_an_encoder_is_left_to_adamw():
-    network = UNet(UNetConfig(base_channels=4, encoder=lite0.CONFIG))
+    network = UNet(UNetConfig(base_channels=4, encoder=encoder.LITE0_CONFIG))
     for group in build_optimizer(network, "muon", 0.1, 0.01).param_groups:
         assert not (group["of_encoder"] and group.get("orthogonal"))
 

@@ -95,14 +95,14 @@ def test_a_run_is_marked_as_finished_once_its_model_is_published(run, data, tmp_
     assert (run.folder / "finished.json").exists()
     folder = Path(shutil.copytree(run.folder, tmp_path / "run"))
     (folder / "finished.json").unlink()
-    monkeypatch.setattr("train_utils.reporting.hub.huggingface_hub.get_token", lambda: "token")
+    monkeypatch.setattr("train_utils.publisher.huggingface_hub.get_token", lambda: "token")
     monkeypatch.setattr(publisher_module, "push_to_hub", lambda *given: is_published)
     run_train(folder, "--dataset", data, *FLAGS, "--resume", "auto", "--push-to-hub", "me/cells")
     assert (folder / "finished.json").exists() is is_published
 
 
 def test_a_run_by_the_clock_that_is_stopped_has_no_planned_steps(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("train_utils.clock.PROCESS_START", time.monotonic())  # this process may be old
+    monkeypatch.setattr("train_utils.schedule.PROCESS_START", time.monotonic())  # this process may be old
     monkeypatch.setattr(train.StepGuard, "run_ends", property(lambda guard: guard.state.step == 3))
     flags = ["--max-minutes", "9", *TINY, "--batch-size", "4", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags)

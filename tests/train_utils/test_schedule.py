@@ -1,6 +1,6 @@
 """What happens at which step of a run, in numbers that are written out.
 
-Modules: train_utils/schedule.py, train_utils/learning_rates.py.
+Modules: train_utils/schedule.py, train_utils/optim.py.
 """
 
 import math
@@ -11,10 +11,9 @@ import pytest
 from support.clocks import NO_CLOCK
 from support.runs import unplanned
 
-from train_utils.clock import Clock
-from train_utils.learning_rates import learning_rate
+from train_utils.optim import learning_rate
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule
+from train_utils.schedule import Clock, Schedule
 from train_utils.settings.train_settings import SCHEDULES
 
 

@@ -1,6 +1,6 @@
 """The passes of a step, with a stand-in for the processes: what is added up, and when gradients are exchanged.
 
-Modules: train_utils/step.py, train_utils/micro_batches.py.
+Modules: train_utils/step.py, train_utils/step.py.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from train_utils import step
-from train_utils.micro_batches import MicroBatch
+from train_utils.step import MicroBatch
 
 
 class Summed(NamedTuple):

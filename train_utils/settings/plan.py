@@ -1,24 +1,189 @@
-"""The plan: values for flags that are not given, chosen from the data. A run prints and records it.
-
-The plan depends on the data and the flags alone, never on the machine or the number of processes.
-"""
+"""The lengths of runs. In short runs small images and narrow networks score higher, since they allow more steps."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
+from data_utils.sources.records import Record, spread_indices
+from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
 from tasks.overlapping.loss import Overlapping
-from train_utils.settings.lite0 import NAME as LITE0
-from train_utils.settings.run_length import SHORT, VERY_SHORT, run_length
-from train_utils.settings.sizes import choose_crop_size, choose_scale
+from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
+from unet.axes import level_axes
+from unet.config import Preprocess, UNetConfig
+
+
+class RunLength(NamedTuple):
+    """The sizes that the plan chooses for runs of one length; the defaults are those of a long run.
+
+    Args:
+        minutes: runs of fewer minutes have this length, unless they have a shorter one.
+        resized_pixels: the most pixels of a resized image, if its masks keep their detail.
+        cropped_pixels: the approximate pixels of a crop of an image.
+        patch_voxels, point_patch_voxels: the most voxels of a patch of a volume, and of a volume with points.
+        base_channels, base_channels_for_many: of a network without an encoder, and with many training images.
+        batch_size: the images of a batch.
+    """
+
+    minutes: float = math.inf
+    resized_pixels: int = 512 * 512
+    cropped_pixels: int = 512 * 512
+    patch_voxels: int = 128**3
+    point_patch_voxels: int = 128**3
+    base_channels: int = 32
+    base_channels_for_many: int = 64
+    batch_size: int = 4
+
+
+LONG = RunLength()
+SHORT = RunLength(
+    minutes=60,
+    resized_pixels=192 * 256,
+    cropped_pixels=192 * 256,
+    patch_voxels=48**3,
+    point_patch_voxels=48**3,
+    base_channels=16,
+    base_channels_for_many=16,
+    batch_size=2,
+)
+VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
+# a frozen encoder gets more pixels: it has learned from larger images
+VERY_SHORT_FROZEN = VERY_SHORT._replace(resized_pixels=256 * 320, cropped_pixels=256 * 320)
+
+
+def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
+    """The length of a run.
+
+    Args:
+        max_minutes: the value of --max-minutes; None if the run has no limit.
+        is_frozen: whether the network has a frozen encoder.
+    """
+    minutes = max_minutes or math.inf
+    if minutes < VERY_SHORT.minutes:
+        return VERY_SHORT_FROZEN if is_frozen else VERY_SHORT
+    return SHORT if minutes < SHORT.minutes else LONG
+
+
+SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
+DETAIL_KEPT = 0.9  # least mean IoU of masks with themselves after resizing by a scale and back
+SAMPLED_MASKS = 32  # the number of training masks whose detail is measured
+SIDE_STEP = 32  # the sides of crops are multiples of it
+
+
+def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength) -> float:
+    """The given scale or, without one, the factor with which a median image has about the pixels that suit the run.
+
+    The factor is 1 if the settings or the kind of data exclude smaller images.
+    """
+    if args.scale is not None:
+        return args.scale
+    has_size = info.train.records.dims == 3 or args.image_size or args.crop_size
+    if has_size or not info.reader.may_shrink:
+        return 1.0
+    if info.reader.takes_points:
+        return _point_scale(info, length.resized_pixels)
+    return _mask_scale(info, length.resized_pixels)
+
+
+def _mask_scale(info: DatasetInfo, pixels: int) -> float:
+    """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
+    image_pixels = np.median(info.train.sizes.prod(axis=1))
+    is_read_in_crops = image_pixels > LARGE_IMAGE_PIXELS  # from the file, at full size
+    if image_pixels <= pixels or is_read_in_crops:
+        return 1.0
+    smallest_scale = 1.0
+    for scale in SCALES[1:]:
+        if detail_kept(info, scale) < DETAIL_KEPT:
+            break
+        smallest_scale = scale
+        if image_pixels * scale**2 <= pixels:
+            break
+    return smallest_scale
+
+
+def detail_kept(info: DatasetInfo, scale: float) -> float:
+    """`TargetReader.detail_kept` of up to SAMPLED_MASKS training masks."""
+    return info.reader.detail_kept(_spread_records(info), scale)
+
+
+def _spread_records(info: DatasetInfo) -> Iterator[Record]:
+    """Up to SAMPLED_MASKS training records that can be used, spread over the set."""
+    usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
+    for position in spread_indices(len(usable), SAMPLED_MASKS):
+        yield info.train.records[int(usable[position])]
+
+
+def _point_scale(info: DatasetInfo, pixels: int) -> float:
+    """The largest of SCALES at which an image has at most `pixels`, or a smaller one.
+
+    Images with points are not cropped: only the whole image shows which of two similar points, left or right, one is.
+    """
+    image_pixels = np.median(info.train.sizes.prod(axis=1))
+    largest = math.sqrt(pixels / image_pixels)
+    for scale in SCALES:
+        if scale <= largest:
+            return scale
+    return max(1, math.floor(100 * largest)) / 100
+
+
+def choose_crop_size(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> Sequence[int] | None:
+    """The given crop size or, without one, the size of patches, or of crops of images that stay large at this scale."""
+    if args.crop_size is not None:
+        return args.crop_size
+    if info.train.records.dims == 3:
+        return patch_size(info, length)
+    if args.image_size or info.reader.takes_points:
+        return None
+    return _crop_size(info.train.sizes * scale, length.cropped_pixels)
+
+
+def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
+    """(H, W) of crops of about `pixels`; None unless images of `sizes` (N, 2) have over 1.5 times that on average."""
+    if sizes.prod(axis=1).mean() <= 1.5 * pixels:
+        return None
+    height, width = np.median(sizes, axis=0)
+    side = math.sqrt(pixels)
+    # if a side of the image is shorter than the crop, the other side of the crop becomes longer
+    rows = min(height, max(side, pixels / width))
+    columns = min(width, max(side, pixels / height))
+    return _rounded_side(rows), _rounded_side(columns)
+
+
+def _rounded_side(length: float) -> int:
+    """The largest multiple of SIDE_STEP that is not longer, but at least one SIDE_STEP."""
+    return max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP))
+
+
+def patch_size(info: DatasetInfo, length: RunLength, preprocess: Preprocess | None = None) -> tuple[int, int, int]:
+    """(D, H, W) of patches for a run of this length: equally long in mm along each axis, up to the median volume.
+
+    Sides are rounded up to multiples of the factor by which the poolings that suit them divide.
+
+    Args:
+        preprocess: the preprocessing of a model to start from, if there is one.
+    """
+    spacing = np.array(info.preprocess(preprocess).spacing)
+    median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
+    patch = median.copy()
+    room = float(length.point_patch_voxels if info.reader.takes_points else length.patch_voxels)
+    axes = list(np.argsort(median * spacing))  # the shortest in mm first: the others take the voxels that it leaves
+    while axes:
+        edge = (room * spacing[axes].prod()) ** (1 / len(axes))
+        axis = axes.pop(0)
+        patch[axis] = min(median[axis], max(1, edge // spacing[axis]))
+        room /= patch[axis]
+    _, strides = level_axes(tuple(spacing), tuple(patch.astype(int).tolist()))
+    divisors = np.prod(strides, axis=0)
+    depth, height, width = (np.ceil(patch / divisors) * divisors).astype(int).tolist()
+    return depth, height, width
+
 
 ENCODED_TASKS = (Classes.name, Overlapping.name)  # objects and landmarks lose by the built-in encoder
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
@@ -152,3 +317,41 @@ def _eval_every(
     evaluation_pixels = len(info.val) * (forward_pixels + mask_pixels * SCORING_SHARE)
     epochs = math.ceil(evaluation_pixels / (EVALUATION_SHARE * step_pixels * epoch_steps))
     return epochs * epoch_steps
+
+
+SMALLEST_IMAGE = 4  # pixels of a side: a smaller image shows nothing
+
+
+def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
+    """Raise SettingsError for flags that do not suit the data set's images or volumes."""
+    dims = info.train.records.dims
+    crop = args.crop_size
+    if crop and len(crop) != dims:
+        lengths = " ".join(map(str, crop))
+        suitable = "volumes, which take D H W" if dims == 3 else "images, which take H W"
+        raise SettingsError(f"--crop-size {lengths}: {args.dataset} holds {suitable}")
+    if args.normalization and args.init_from:
+        raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
+    if dims == 3 and args.encoder_source:
+        raise SettingsError(f"--encoder {args.encoder}: takes images, but {args.dataset} holds volumes")
+
+
+def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
+    """Raise SettingsError for a scale at which an image of median size vanishes.
+
+    Images that are smaller than the network's divisor are padded, as `UNet.forward` describes.
+
+    Args:
+        scale: the typed scale, or 1 for volumes; None if the plan has chosen it.
+    """
+    if scale is None or scale >= 1:
+        return
+    height, width = np.median(info.train.sizes, axis=0).astype(int).tolist()  # of a stream 0
+    scaled_height, scaled_width = config.preprocess.input_size(height, width)
+    if min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE:
+        return
+    better_scale = math.ceil(100 * SMALLEST_IMAGE / min(height, width)) / 100
+    raise SettingsError(
+        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
+        f" where nothing is left to see; give --scale {better_scale:g} or more"
+    )

@@ -135,7 +135,7 @@ def record_settings(
         accelerator,
         lambda: RunSettings(
             flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
-            profile=redact_all(describe_profile(accelerator).to_json()),
+            profile=redact_all(describe_profile(accelerator)),
             identity=redact_all(_identity(args, info, config)),
             encoder=redact_all(config.encoder and encoder_name(config.encoder)),
             total_steps=total_steps,

@@ -25,8 +25,7 @@ from runtime.values import (
 )
 from tasks import TASKS
 from tasks.losses import LOSSES
-from train_utils.learning_rates import SCHEDULES
-from train_utils.optim import OPTIMIZERS
+from train_utils.optim import OPTIMIZERS, SCHEDULES
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net

@@ -1,6 +1,6 @@
 """--push-to-hub against a stand-in for the Hub: whatever fails there costs no run.
 
-Module: train_utils/reporting/hub.py.
+Module: train_utils/publisher.py.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.in_process import Run, run_train
 from support.launches import TINY
 
 from runtime.errors import SettingsError
-from train_utils.reporting.hub import check_token, push_to_hub
+from train_utils.publisher import check_token, push_to_hub
 
 
 class Hub:

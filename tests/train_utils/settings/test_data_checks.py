@@ -1,6 +1,6 @@
 """Flags that do not suit the data: crops of other axes, and a scale at which nothing is left to see.
 
-Module: train_utils/settings/data_checks.py.
+Module: train_utils/settings/plan.py.
 """
 
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from support.in_process import parsed
 from support.splits import unread_info, unread_split
 
 from runtime.errors import SettingsError
-from train_utils.settings.data_checks import check_axes, check_scale
+from train_utils.settings.plan import check_axes, check_scale
 from unet import UNetConfig
 from unet.config import Preprocess
 

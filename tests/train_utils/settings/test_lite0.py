@@ -10,7 +10,7 @@ from support.run_equality import different_tensors
 
 import train
 from runtime.errors import CheckpointError
-from train_utils.settings import lite0
+from train_utils.settings import encoder
 
 FLAGS = ["--scale", "0.5", "--batch-size", "2", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
 FLAGS += ["--eval-every", "4", "--checkpoint-every", "2", "--schedule", "constant", "--warmup-steps", "0"]
@@ -41,7 +41,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def no_package(whole, monkeypatch) -> None:
     """The package of the weights is not installed, once a run has begun with them."""
-    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+    monkeypatch.setattr(encoder, "find_spec", lambda _: None)
 
 
 def test_plan_chooses_the_built_in_encoder(whole):

@@ -1,13 +1,12 @@
 """The patches of volumes, worked out by hand.
 
-Module: train_utils/settings/sizes.py.
+Module: train_utils/settings/plan.py.
 """
 
 import pytest
 from support.splits import unread_info, unread_split
 
-from train_utils.settings.run_length import LONG, run_length
-from train_utils.settings.sizes import patch_size
+from train_utils.settings.plan import LONG, patch_size, run_length
 from unet.config import Preprocess
 
 

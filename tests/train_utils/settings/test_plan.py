@@ -1,6 +1,6 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
-Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/sizes.py,
+Modules: train_utils/settings/plan.py, train_utils/settings/plan.py, train_utils/settings/plan.py,
 train_utils/settings/train_settings.py.
 """
 
@@ -22,9 +22,8 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.sources.records import ListRecords, select
 from runtime.settings import as_flags
 from tasks.objects.reader import ObjectReader
-from train_utils.settings import sizes
-from train_utils.settings.plan import plan_run
-from train_utils.settings.sizes import detail_kept
+from train_utils.settings import plan
+from train_utils.settings.plan import detail_kept, plan_run
 from train_utils.settings.train_settings import UNPLANNED
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
@@ -107,7 +106,7 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     ids=["very short", "frozen encoder", "short", "no limit"],
 )
 def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, size):
-    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
     height, width = size
     whole = {1: 1.0, 2: 0.5, 4: 0.25}
     one_row_more = {1: 0.75, 2: 0.33}
@@ -139,7 +138,7 @@ def test_short_runs_have_narrow_networks_and_small_batches(few, flags, images, w
 
 
 def test_images_of_objects_keep_their_scale(few, monkeypatch):
-    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
     objects = replace(few, reader=ObjectReader())
     assert planned(sized(objects, 10, (4096, 4096)))["scale"] == 1.0
 
@@ -341,7 +340,7 @@ def test_rare_classes_of_volumes_are_not_weighted(volumes):
 
 
 def test_the_usual_image_decides_the_scale_and_the_mean_size_whether_there_are_crops(few, monkeypatch):
-    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
     info = sized(few, 10, (400, 500))
     assert planned(info)["crop_size"] is None
     info.train.sizes[4] = (4000, 5000)

@@ -1,6 +1,6 @@
 """Runs that are started again: one that has finished, and one that is repeated from its record.
 
-Modules: train_utils/settings/like.py.
+Modules: train_utils/settings/flags.py.
 """
 
 import json

@@ -32,7 +32,7 @@ from tasks.objects.target import ObjectTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.task import Task
-from train_utils.settings import lite0
+from train_utils.settings import encoder
 from train_utils.slabs.layers import SlabConv2d
 from train_utils.slabs.slabs import Slabs
 from train_utils.slabs.split import check_slabs, split_volumes
@@ -194,7 +194,7 @@ def network_of(**settings: Any) -> SimpleNamespace:
 
 
 REFUSED_CASES = {
-    "encoder": (network_of(encoder=lite0.CONFIG), {}, "give --encoder none"),
+    "encoder": (network_of(encoder=encoder.LITE0_CONFIG), {}, "give --encoder none"),
     "interpolation": (network_of(upsample="bilinear"), {}, "--upsample bilinear; give transpose"),
     "dropout": (network_of(dropout=0.1), {}, "--dropout 0.1; give 0"),
     "FSDP": (network_of(), {"kind": DistributedType.FSDP}, "does not work with FSDP"),

@@ -1,6 +1,6 @@
 """metrics.jsonl, the tracker, the bar, the trace and the messages of a run that trains.
 
-Modules: train_utils/monitoring/run_log.py, train_utils/metrics_log.py, train_utils/monitoring/tracker.py.
+Modules: train_utils/run_log.py, train_utils/metrics_log.py, train_utils/run_log.py.
 """
 
 import json
@@ -19,10 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
+from train_utils import run_log
 from train_utils.metrics_log import MetricsFile
-from train_utils.monitoring import run_log
-from train_utils.monitoring.run_log import RunLog
-from train_utils.monitoring.tracker import Tracker, available_tracker
+from train_utils.run_log import RunLog, Tracker, available_tracker
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
@@ -171,7 +170,7 @@ def test_tensorboard_has_one_run_with_its_settings_as_a_text(tmp_path, monkeypat
 
 
 def test_a_tracker_that_is_not_installed_is_left_out_and_an_unknown_one_refused(capsys, monkeypatch):
-    monkeypatch.setattr("train_utils.monitoring.tracker.get_available_trackers", lambda: [])
+    monkeypatch.setattr("train_utils.run_log.get_available_trackers", lambda: [])
     assert available_tracker("wandb") == "none"
     assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
     with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):

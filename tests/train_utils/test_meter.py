@@ -1,12 +1,15 @@
-"""How fast a run is, and how long it waits for its data."""
+"""How fast a run is, and how long it waits for its data.
+
+Module: train_utils/run_log.py.
+"""
 
 import time
 
 import pytest
 from accelerate import Accelerator
 
-from train_utils.monitoring import meter as meter_module
-from train_utils.monitoring.meter import Meter
+from train_utils import run_log as meter_module
+from train_utils.run_log import Meter
 
 
 class Clock:
@@ -64,8 +67,8 @@ def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(clock,
 
     def gathered(own: list[tuple]) -> list[tuple]:
         ((window, memory),) = own
-        waiting = window._replace(waited=3.0, images=16.0)
-        return [(window, memory), (waiting, memory), (window._replace(waited=0.0), memory)]
+        steps, _, seconds, _ = window
+        return [(window, memory), ([steps, 16.0, seconds, 3.0], memory), ([steps, 8.0, seconds, 0.0], memory)]
 
     monkeypatch.setattr(meter_module, "gather_object", gathered)
     assert meter.summary() == {"perf/images_per_second": 2.0, "perf/data_wait_percent": 37.5}

@@ -1,1 +1,0 @@
-"""Measurements of a run while it goes on: the log, the speed of steps, a trace of some, trackers."""

@@ -20,13 +20,12 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
-from inference.batches import process_share
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
+from inference.report import ScoredImage, print_scores
 from inference.requested_outputs import RequestedOutputs, request_outputs
-from inference.scoring.report import ScoredImage, print_scores
 from inference.work import prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
@@ -110,7 +109,7 @@ def main() -> None:
 
     # 3. Inputs: one process lists them, each process takes its share
     work = on_main(accelerator, lambda: prepare_work(args, predictor, requested))
-    batches = process_share(work.batches, accelerator.process_index, accelerator.num_processes)
+    batches = work.share(accelerator.process_index, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
     scores = predictor.task.new_scores(1)

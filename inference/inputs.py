@@ -1,8 +1,9 @@
-"""Inputs of a prediction: images, pages of TIFFs and volumes become jobs with outputs and truth."""
+"""Inputs of a prediction: images, pages of TIFFs and volumes become jobs with outputs."""
 
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -18,9 +19,10 @@ from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import read_spacing
 from inference.input_files import StemmedFile, files_of_patterns, stem_of
-from inference.input_pages import InputPages, Truth
 from runtime.errors import DataError
 from tasks.job import MASK, Job
+from tasks.prediction_format import PredictionFormat
+from unet.config import UNetConfig
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 CHANNEL_WORD = re.compile("(?:^|[ _.-])[^ _.-]*[a-zA-Z][^ _.-]*$")  # how BraTS does: CASE_flair, CASE_t1
@@ -47,6 +49,19 @@ class InputRules:
     reads_places: bool = True
     keeps_place: bool = False
 
+    @classmethod
+    def of_model(cls, config: UNetConfig, output_format: PredictionFormat) -> "InputRules":
+        """The rules of a model, whose predictions are written in this format."""
+        preprocess = config.preprocess
+        return cls(
+            config.in_channels,
+            stack_spacing=preprocess.spacing if config.dims == 3 else None,
+            bands=preprocess.bands,
+            in_sets=bool(output_format.object_classes),
+            reads_places=preprocess.place or bool(preprocess.bands),
+            keeps_place=output_format.writes_rasters,
+        )
+
 
 class InputKey(NamedTuple):
     """The identity of an input.
@@ -60,27 +75,32 @@ class InputKey(NamedTuple):
     stem: Path
 
 
-def find_jobs(
-    patterns: Iterable[str], output: Path, rules: InputRules = InputRules(), truth: Truth | None = None
-) -> list[Job]:
+def find_jobs(patterns: Iterable[str], output: Path, rules: InputRules = InputRules()) -> list[Job]:
     """The jobs of all files that the patterns name, as `jobs_of_files` and `files_of_patterns` find them."""
-    return jobs_of_files(files_of_patterns(patterns, output, in_sets=rules.in_sets), output, rules, truth)
+    inputs = jobs_of_files(files_of_patterns(patterns, output, in_sets=rules.in_sets), output, rules)
+    return list(chain.from_iterable(inputs))
 
 
-def jobs_of_files(
-    files: Sequence[StemmedFile], output: Path, rules: InputRules, truth: Truth | None = None
-) -> list[Job]:
-    """Every input as a job, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
+def jobs_of_files(files: Sequence[StemmedFile], output: Path, rules: InputRules) -> list[list[Job]]:
+    """The jobs of each input: one, or one for each page of a TIFF of many pages.
 
-    Raises DataError if an input has no true mask.
+    Their outputs are <relative stem><extension>, or <relative stem>_<page>.
     """
     files_by_input = _grouped_files(files, rules)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)
-        inputs = list(pool.map(read_input, files_by_input, files_by_input.values()))
-    if truth is not None:
-        return truth.with_truths(inputs)
-    return list(chain.from_iterable(pages.jobs for pages in inputs))
+        return list(pool.map(read_input, files_by_input, files_by_input.values()))
+
+
+def page_stem(job: Job) -> Path:
+    """The path of a job's outputs without extension, relative to the folder of all outputs."""
+    return job.output.relative_to(job.root or job.output.parent)
+
+
+def input_stem(pages: Sequence[Job]) -> Path:
+    """The stem of an input, given the jobs of all its pages, which are numbered if there are several."""
+    stem = page_stem(pages[0])
+    return stem if len(pages) == 1 else stem.with_name(stem.name.rpartition("_")[0])
 
 
 def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Job:
@@ -183,32 +203,35 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
     return scenes
 
 
-def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: InputRules) -> InputPages:
-    """An input, with a job for each of its pages."""
+def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: InputRules) -> list[Job]:
+    """The jobs of an input, one for each of its pages."""
     first = files[0]
+    job = Job(image=first, size=None, output=output / key.stem, root=output)
     volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
-        return InputPages(key.stem, [_volume_job(first, volume, output, key.stem)], [key.stem])
+        with suppress(DataError):  # of a header that cannot be read, which the job reports
+            header = read_volume_header(volume, str(first))
+            job = replace(job, size=header.size, spacing=header.spacing)
+        return [replace(job, volume=volume)]
     bands = None
     if rules.bands:
         bands = BandSource(tuple(map(str, files)), tuple(rules.bands))
     pages = _page_sizes(files, bands)
+    if not pages:
+        return [replace(job, stored=bands)]
     channels = _channels(first, rules.channels) if len(pages) > 1 else {}
     pages = [page for page in pages if not channels or page[0] in channels]
-    if not pages:
-        job = Job(image=first, size=None, output=output / key.stem, root=output, stored=bands)
-        return InputPages(key.stem, [job], [key.stem])
-    page_stems = _page_stems(key.stem, len(pages))
     jobs = []
-    for (page, size), stem in zip(pages, page_stems, strict=True):
+    for number, (page, size) in enumerate(pages, start=1):
         stored = channels.get(page) or _page_source(first, page, bands, rules)
-        job = Job(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
-        if rules.keeps_place:
-            grid = read_grid(str(first), page)
-            if grid is not None:
-                job = replace(job, place=grid.place)
-        jobs.append(job)
-    return InputPages(key.stem, jobs, page_stems)
+        page_job = replace(job, size=size, page=page, stored=stored)
+        if len(pages) > 1:
+            page_job = replace(page_job, output=job.output.with_name(f"{job.output.name}_{number:04}"))
+        grid = read_grid(str(first), page) if rules.keeps_place else None
+        if grid is not None:
+            page_job = replace(page_job, place=grid.place)
+        jobs.append(page_job)
+    return jobs
 
 
 def _channels(file: Path, count: int) -> dict[int, PageFile]:
@@ -244,15 +267,6 @@ def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tup
     return [(0, size)]
 
 
-def _volume_job(file: Path, volume: VolumeFile, output: Path, stem: Path) -> Job:
-    job = Job(image=file, size=None, output=output / stem, root=output, volume=volume)
-    try:
-        header = read_volume_header(volume, str(file))
-    except DataError:
-        return job
-    return replace(job, size=header.size, spacing=header.spacing)
-
-
 def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
     """The files of a volume, or a stack if the model takes volumes; None for an image."""
     if is_volume(files[0]):
@@ -260,10 +274,3 @@ def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> Volume
     if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
         return None
     return VolumeFile((str(files[0]),), read_spacing(files[0].parent) or stack_spacing)
-
-
-def _page_stems(stem: Path, pages: int) -> list[Path]:
-    """The stem of each page's outputs, numbered if there are several pages."""
-    if pages == 1:
-        return [stem]
-    return [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]

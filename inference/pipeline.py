@@ -14,7 +14,7 @@ from data_utils.image_io.windowed import WindowedArray, open_windowed
 from inference.network_inputs import NetworkInputs
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
-from inference.tiling import strip_length
+from inference.tiling.stream import strip_length
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
@@ -76,9 +76,7 @@ class PredictionPipeline:
             return [lambda: score]
 
     def _compute_images(self, images: list[tuple[Job, NetworkInputs]]) -> list[Finish]:
-        tensors = [inputs.tensors for _, inputs in images]
-        sizes = [inputs.size for _, inputs in images]
-        logits = self.predictor.logits_of_batch(tensors, sizes)
+        logits = self.predictor.logits_of_batch([inputs for _, inputs in images])
         finishes: list[Finish] = []
         for (job, inputs), image_logits in zip(images, logits, strict=True):
             finishes.append(partial(self._finish_image, job, inputs, image_logits))

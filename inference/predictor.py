@@ -1,7 +1,7 @@
 """Prediction: an image or a volume in, class indices out, at its own size."""
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from inference.network_inputs import (
     open_input,
     read_inputs,
 )
-from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
+from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.resizing import resize_logits, resize_strips
+from inference.tiling.stream import stream_logits
 from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
@@ -42,7 +43,6 @@ from unet.config import UNetConfig
 from unet.model import UNet
 
 WINDOW_MEMORY = 2**27  # bytes; an image with more logits, at its own size, is predicted in windows
-TILED_PASSES = 8  # images in tiles share so many forward passes, so that few of the passes are less than full
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
@@ -152,7 +152,7 @@ class Predictor:
                 predicts it slice by slice.
             page: the number of the page of a TIFF.
         """
-        decoded = self._predict(image, name, page, wanted=("probabilities",))
+        decoded, _ = self._predict(image, name, page, wanted=("probabilities",))
         assert decoded.probabilities is not None  # they were wanted
         return Prediction(self._decoder.mask(decoded.labels), decoded.probabilities, decoded.objects)
 
@@ -168,12 +168,8 @@ class Predictor:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
-        volume = as_volume(image)
-        if volume is None:
-            size: tuple[int, ...] = self.inputs(image, name, page).size
-        else:
-            size = read_volume_header(volume, name).size
-        points = PredictedPoints.from_prediction(self.labels(image, name, page))
+        decoded, size = self._predict(image, name, page)
+        points = PredictedPoints.from_prediction(decoded.labels)
         positions = points.positions(size)
         landmarks = []
         for index, point in enumerate(self.task.names):
@@ -189,17 +185,18 @@ class Predictor:
     @torch.inference_mode()
     def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction in the form that scores and overlays take, (H, W) or (D, H, W)."""
-        return self._predict(image, name, page).labels
+        decoded, _ = self._predict(image, name, page)
+        return decoded.labels
 
-    def _predict(self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()) -> Decoded:
-        """The prediction of an image or volume, in memory."""
+    def _predict(self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()) -> tuple[Decoded, Size]:
+        """The prediction of an image or volume, in memory, and its size."""
         volume = as_volume(image)
         if volume is None:
             inputs = self.inputs(image, name, page)
-            logits = self.logits_of_batch([inputs.tensors], [inputs.size])
-            return self.decode(logits, inputs.size, None, name, wanted=wanted)
+            return self.decode(self.logits_of_batch([inputs]), inputs.size, None, name, wanted=wanted), inputs.size
         header = read_volume_header(volume, name)
-        return self.decode(self.strips(volume, name), header.size, header.spacing, name, wanted=wanted)
+        strips = self.strips(volume, name)
+        return self.decode(strips, header.size, header.spacing, name, wanted=wanted), header.size
 
     @torch.inference_mode()
     def decode(
@@ -244,33 +241,18 @@ class Predictor:
         return tilings
 
     def needs_windows(self, size: Size) -> bool:
-        """Whether an image of `size` (H, W) is better predicted by `strips` than by `logits_of_batch`."""
-        return self._logits_bytes(size) > WINDOW_MEMORY
+        """Whether the logits of an image of `size` (H, W) take so much memory that only `strips` should compute them.
 
-    def batch_key(self, size: Size) -> tuple[Hashable, int]:
-        """The key of the batches that images of `size` (H, W) go to, and how many images fit into a batch.
-
-        `logits_of_batch` takes a batch of images with one key. For whole images the key is the shape of the network's
-        input, for images in tiles it is their tilings.
-        """
-        tilings = self.tilings(size)
-        shapes = self.input_sizes(size)
-        key = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))
-        count = images_per_batch(pixels_per_batch(self.device), shapes[0])
-        if any(tilings):
-            count = max(1, min(TILED_PASSES * count, WINDOW_MEMORY // self._logits_bytes(size)))
-        return key, count
-
-    def _logits_bytes(self, size: Size) -> int:
-        """The memory of the logits of an image of `size` (H, W).
-
-        For tiles it includes their sums, and copies of the rows that tiles share.
+        For tiles this includes their sums, and copies of the rows that tiles share.
         """
         network_sizes = self.input_sizes(size)
-        sizes = [self._logits_size(size, network_sizes[0]), *network_sizes]
-        pixels = max(map(math.prod, sizes))
+        pixels = max(map(math.prod, [self._logits_size(size, network_sizes[0]), *network_sizes]))
         copies = 4 if any(self.tilings(size)) else 1
-        return 4 * self.config.num_classes * pixels * copies
+        return 4 * self.config.num_classes * pixels * copies > WINDOW_MEMORY
+
+    def batch_size(self, size: Size) -> int:
+        """How many images whose inputs have the size of this one's (H, W) are best computed together."""
+        return images_per_batch(pixels_per_batch(self.device), self.input_sizes(size)[0])
 
     @property
     def device(self) -> torch.device:
@@ -284,39 +266,42 @@ class Predictor:
         return read_inputs(image, self.configs, name, page, keep_pixels=keep_pixels)
 
     @torch.inference_mode()
-    def logits_of_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
-        """Logits (num_classes, H, W) of images, given their `inputs` and their own sizes (H, W).
-
-        Images with the same `batch_key` share forward passes.
-        """
-        network_inputs = zip(*inputs, strict=True)
-        network_tilings = zip(*map(self.tilings, sizes), strict=True)
-        batches = []
-        for network, images, tilings in zip(self.networks, network_inputs, network_tilings, strict=True):
-            batches.append(self._batch(network, images, tilings))
+    def logits_of_batch(self, batch: Sequence[NetworkInputs]) -> list[Tensor]:
+        """Logits (num_classes, H, W) of images at their own sizes; those of one input size share forward passes."""
+        if len({inputs.tensors[0].shape for inputs in batch}) > 1:
+            return [self.logits_of_batch([inputs])[0] for inputs in batch]
+        tensors_by_network = zip(*(inputs.tensors for inputs in batch), strict=True)
+        tilings = self.tilings(batch[0].size)
+        views = []
+        for network, images, tiling in zip(self.networks, tensors_by_network, tilings, strict=True):
+            views.append(self._batch(network, images, tiling))
             if self._averages_mirrored:
-                mirrored = self._batch(network, [image.flip(-1) for image in images], tilings)
-                batches.append(list(map(partial(mirror_back, self.task), mirrored)))
-        return [self._average_networks(batches, index, size) for index, size in enumerate(sizes)]
+                mirrored = self._batch(network, [image.flip(-1) for image in images], tiling)
+                views.append([mirror_back(self.task, logits) for logits in mirrored])
+        logits = []
+        for inputs, views_of_image in zip(batch, zip(*views, strict=True), strict=True):
+            size = self._logits_size(inputs.size, views_of_image[0].shape[1:])
+            logits.append(average(self._decoder, [resize_logits(view[None], size)[0] for view in views_of_image]))
+        return logits
 
-    def _average_networks(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
-        """The logits of one image of a batch at its own `size`, averaged over the networks."""
-        target = self._logits_size(size, batches[0][index].shape[1:])
-        views = [resize_logits(logits[index][None], target)[0] for logits in batches]
-        return average(self._decoder, views)
+    def _batch(self, network: nn.Module, images: Sequence[Tensor], tiling: Tiling | None) -> Sequence[Tensor]:
+        """Logits (num_classes, h, w) of images (C, h, w) of one size."""
+        if tiling is None:
+            return self._logits(network, torch.stack(list(images)))
+        logits = []
+        for image in images:
+            logits.append(torch.cat(list(self._tile_strips(network, image, tiling)), dim=1))
+        return logits
+
+    def _tile_strips(self, network: nn.Module, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
+        """Logits (num_classes, n, w) of an image (C, h, w) in tiles."""
+        forward = partial(self._logits, network)
+        pixels = pixels_per_batch(self.device)
+        return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
         """The size of the logits for the decoder: an image's own `size`, or the size of the first network's input."""
         return size if self._decoder.at_image_size else network_size
-
-    def _batch(
-        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
-    ) -> Sequence[Tensor]:
-        """Logits (num_classes, h, w) of images (C, h, w)."""
-        if not any(tilings) and len({image.shape for image in images}) == 1:
-            return self._logits(network, torch.stack(images))
-        all_tilings = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
-        return batch_logits(partial(self._logits, network), images, all_tilings, pixels_per_batch(self.device))
 
     @torch.inference_mode()
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
@@ -357,7 +342,7 @@ class Predictor:
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
-                yield torch.stack(list(self._batch(network, slices, [tiling] * len(slices))), dim=1)
+                yield torch.stack(list(self._batch(network, slices, tiling)), dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:

@@ -1,30 +1,26 @@
 """The work of a call of predict.py: its inputs, what is done of them, and which process does the rest."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from itertools import chain
 
-from inference.batches import group_jobs
-from inference.disk import check_disk
 from inference.input_files import files_of_patterns
-from inference.input_pages import Truth
 from inference.inputs import InputRules, jobs_of_files, named_job
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.requested_outputs import RequestedOutputs
-from inference.scoring.true_masks import TruthFolder
-from inference.scoring.true_points import TruePoints
-from inference.tiling import Tiling
-from inference.written_files import check_unfinished, check_written
+from inference.tiling.planning import Tiling
+from inference.true_masks import TruthFolder
+from inference.true_points import TruePoints
+from inference.written_files import check_disk, check_unfinished, check_written
 from runtime.console import say
 from runtime.files import remove_leftovers
 from tasks.job import Job
 from tasks.landmarks.write import PointFormat
 from tasks.polygons import check_places
-from tasks.prediction_format import MaskFormat, PredictionFormat
+from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
 
 INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
@@ -44,22 +40,37 @@ class Work:
     batches: list[list[Job]]
     finished_jobs: set[Job]
 
+    def share(self, process: int, processes: int) -> list[list[Job]]:
+        """The batches of a process. Each, largest first, is dealt to the process that has the fewest pixels so far."""
+        process_pixels = [0] * processes
+        shares: list[list[list[Job]]] = [[] for _ in range(processes)]
+        for batch in sorted(self.batches, key=_batch_pixels, reverse=True):
+            emptiest = process_pixels.index(min(process_pixels))
+            process_pixels[emptiest] += _batch_pixels(batch)
+            shares[emptiest].append(batch)
+        return shares[process]
+
+
+def _batch_pixels(batch: Sequence[Job]) -> int:
+    return sum(job.pixels for job in batch)
+
 
 def prepare_work(args: PredictSettings, predictor: Predictor, requested: RequestedOutputs) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, requested)
-    _remove_leftovers(jobs, requested)
+    for folder in {job.file(extension).parent for job in jobs for extension in requested.extensions}:
+        remove_leftovers(folder)  # of a call that was killed
     finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job)}
     unfinished = [job for job in jobs if job not in finished_jobs]
     check_unfinished(args, unfinished, requested)
     _say_tilings(unfinished, predictor)
-    check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
+    check_disk(args, unfinished, predictor.config.num_classes)
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished_jobs:
         outputs = requested.output_format.outputs
         say(f"{len(finished_jobs)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
-    batches = _batches(unfinished, predictor)
+    batches = group_jobs(unfinished, predictor)
     if args.truth:
         batches += [[job] for job in jobs if job in finished_jobs]
     return Work(jobs, batches, finished_jobs)
@@ -68,51 +79,32 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: RequestedOutputs) -> list[Job]:
     """A job for each input, with its truth if the call names the truth."""
     output_format = requested.output_format
-    reads_places = config.preprocess.place or bool(config.preprocess.bands)
-    rules = InputRules(
-        config.in_channels,
-        stack_spacing=config.preprocess.spacing if config.dims == 3 else None,
-        bands=config.preprocess.bands,
-        in_sets=bool(output_format.object_classes),
-        reads_places=reads_places,
-        keeps_place=output_format.writes_rasters,
+    rules = InputRules.of_model(config, output_format)
+    files = files_of_patterns(
+        args.input, args.file or args.output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix
     )
-    truth = _truth_of_call(args, output_format, reads_places=reads_places)
-    output = args.file or args.output
-    files = files_of_patterns(args.input, output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix)
-    jobs = jobs_of_files(files, output, rules, truth)
+    inputs = jobs_of_files(files, args.file or args.output, rules)
+    if args.truth is None:
+        jobs = list(chain.from_iterable(inputs))
+    elif isinstance(output_format, PointFormat):
+        jobs = TruePoints(args.truth, output_format.task).with_truths(inputs)
+    else:
+        assert isinstance(output_format, MaskFormat)
+        truths = TruthFolder(
+            args.truth,
+            args.mask_suffix,
+            output_format.class_folders,
+            output_format.object_classes,
+            output_format.true_class_map,
+            rules.reads_places,
+        )
+        jobs = truths.with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]
     check_written(args, jobs, [file.path for file in files], requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     return jobs
-
-
-def _truth_of_call(args: PredictSettings, output_format: PredictionFormat, *, reads_places: bool) -> Truth | None:
-    """The place of the true masks or points that the call names, if any."""
-    if args.truth is None:
-        return None
-    if isinstance(output_format, PointFormat):
-        return TruePoints(args.truth, output_format.task)
-    assert isinstance(output_format, MaskFormat)
-    return TruthFolder(
-        args.truth,
-        args.mask_suffix,
-        output_format.class_folders,
-        output_format.object_classes,
-        output_format.true_class_map,
-        reads_places,
-    )
-
-
-def _remove_leftovers(jobs: Iterable[Job], requested: RequestedOutputs) -> None:
-    """Remove the temporary files that a killed call has left in the folders of outputs."""
-    folders: set[Path] = set()
-    for job in jobs:
-        folders.update(job.file(extension).parent for extension in requested.extensions)
-    for folder in folders:
-        remove_leftovers(folder)
 
 
 def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
@@ -128,27 +120,22 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
         say(f"{count} {INPUTS[len(tiling.size)]} in {tiling}")
 
 
-def _bytes_to_write(jobs: Sequence[Job], args: PredictSettings, num_classes: int) -> int:
-    """The estimated largest size in bytes of the outputs of jobs on the disk."""
-    # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_per_pixel = 0.05
-    if args.overlay:
-        bytes_per_pixel += 2
-    if args.uncertainty:
-        bytes_per_pixel += 1
-    if args.probabilities:
-        bytes_per_pixel += 4 * num_classes
-    pixels = [job.pixels for job in jobs]
-    return int(bytes_per_pixel * (sum(pixels) + max(pixels, default=0)))  # a large one lies in temporary files too
+def group_jobs(jobs: Iterable[Job], predictor: Predictor) -> list[list[Job]]:
+    """Batches of images that the networks see at one size; each other job is a batch of its own.
 
-
-def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:
-    """The jobs in batches that are computed together."""
-
-    @cache
-    def batch_key(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
-        if predictor.needs_windows(size):
-            return None
-        return predictor.batch_key(size)
-
-    return group_jobs(jobs, batch_key)
+    As in `batch_sampler.EvaluationSampler`, batches depend on the jobs only, so that results are the same with any
+    number of processes.
+    """
+    batches: list[list[Job]] = []
+    open_batches: dict[tuple, list[Job]] = {}  # the last batch of each size
+    for job in jobs:
+        if not job.size or job.volume is not None or predictor.needs_windows(job.size):
+            batches.append([job])
+            continue
+        key = tuple(predictor.input_sizes(job.size))
+        batch = open_batches.get(key)
+        if batch is None or len(batch) >= predictor.batch_size(job.size):
+            batch = open_batches[key] = []
+            batches.append(batch)
+        batch.append(job)
+    return batches

@@ -1,9 +1,9 @@
 """The files that a call of prediction will write: none is an input, a true mask, an annotation or a model."""
 
-import os
-import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from data_utils.sources.walk import walk
 from inference.predict_settings import PredictSettings
@@ -21,9 +21,9 @@ def check_written(
     args: PredictSettings, jobs: Sequence[Job], inputs: Iterable[Path], requested: RequestedOutputs
 ) -> None:
     """Raises DataError if a file that will be written is no file, is written twice, or is one that is read."""
-    if args.file is None and args.truth and args.truth.is_dir() and _id(args.truth) == _id(args.output):
-        raise DataError(f"--output {args.output}: --truth {args.truth} would be overwritten; choose another folder")
     place = args.file or args.output
+    if args.file is None and args.truth and args.truth.is_dir() and _id(args.truth) == _id(args.output):
+        raise DataError(f"--output {place}: --truth {args.truth} would be overwritten; choose another folder")
     read = {_id(path): use for path, use in _read_files(args, jobs, inputs)}
     for path in _written_files(args, jobs, requested):
         if not path.exists():
@@ -41,45 +41,32 @@ def check_unfinished(args: PredictSettings, unfinished: Iterable[Job], requested
     for job in unfinished:
         for path in requested.output_format.files(job, requested.extensions):
             if path.exists():
-                raise DataError(
-                    f"--output {args.file or args.output}: {path} is there already; --overwrite replaces it"
-                )
+                place = args.file or args.output
+                raise DataError(f"--output {place}: {path} is there already; --overwrite replaces it")
 
 
-def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> list[Path]:
+def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> Iterable[Path]:
     """All files that a call will write. Raises DataError if two of them have one path."""
-    writers: dict[Path, Job | None] = {args.output / name: None for name in _names_of_all(args, requested)}
+    names: list[str] = []
+    if args.file is None:
+        names += [RECORD, *requested.output_format.joined_files]
+    if args.truth:
+        names.append(METRICS)
+    if args.overlay:
+        names.append(LEGEND)
+    if args.coco:
+        names.append(COCO)
+    writers: dict[Path, Job | None] = {args.output / name: None for name in names}
     for job in jobs:
         for path in requested.output_format.files(job, requested.extensions):
             other = writers.setdefault(path, job)
             if other is None:
                 raise DataError(f"--input: {job.name} would write {path}, which is of all inputs; rename it")
             if other is not job:
-                raise DataError(f"--input: {other.name} and {job.name} would both write {path}; {_remedy(other, job)}")
-    return list(writers)
-
-
-def _remedy(first: Job, second: Job) -> str:
-    """How two inputs of one output are told apart: files of one name come from a pattern that the shell expanded."""
-    if first.image.name != second.image.name or first.image.is_absolute() != second.image.is_absolute():
-        return "give one of them"
-    folder = os.path.commonpath([first.image.parent, second.image.parent])
-    pattern = shlex.quote(os.path.join(folder, "**", first.image.name))
-    return f"give one of them, or a pattern in quotes, which the shell does not expand: --input {pattern}"
-
-
-def _names_of_all(args: PredictSettings, requested: RequestedOutputs) -> list[str]:
-    """The names of the files that belong to all inputs together."""
-    names = []
-    if args.file is None:
-        names += [RECORD, *requested.output_format.joined_files]
-    if args.truth:
-        names.append(METRICS)
-    if requested.shows_image:
-        names.append(LEGEND)
-    if args.coco:
-        names.append(COCO)
-    return names
+                inputs = f"{other.name} and {job.name}"
+                remedy = "give one of them, or the folder that holds the folders of both"
+                raise DataError(f"--input: {inputs} would both write {path}; {remedy}")
+    return writers
 
 
 def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
@@ -90,10 +77,7 @@ def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Pat
         for name in job.files:
             yield Path(name), "an input"
     for model in map(Path, [args.model, *args.ensemble]):
-        paths = [model]
-        if model.is_dir():
-            paths = [model / name for name in MODEL_FILES]
-        for path in paths:
+        for path in (model, *(model / name for name in MODEL_FILES)):
             yield path, "a file of the model"
     if args.truth:
         has_predictions = args.file is None and is_recorded(args.output)
@@ -103,14 +87,13 @@ def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Pat
                 yield path, "a file of --truth"
 
 
-def _files_at(path: Path) -> Iterable[Path]:
+def _files_at(path: Path) -> Iterator[Path]:
     """The files below a folder, or the file itself."""
     if not path.is_dir():
-        return [path]
-    files: list[Path] = []
+        yield path
     for folder, _, names in walk(path):
-        files += [Path(folder, name) for name in names]
-    return files
+        for name in names:
+            yield Path(folder, name)
 
 
 def _id(path: Path) -> FileId | None:
@@ -120,3 +103,23 @@ def _id(path: Path) -> FileId | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def check_disk(args: PredictSettings, jobs: Sequence[Job], num_classes: int) -> None:
+    """Make the output folder. Raises DataError if it takes no files, or if its disk has no room for those of jobs."""
+    output = args.output
+    is_new = not output.exists()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=output).close()
+    except OSError as error:
+        raise DataError(f"--output {output}: cannot be written ({error.strerror}); choose another folder") from error
+    # masks compress well, overlays do not, and probabilities are written as they are
+    bytes_per_pixel = 0.05 + 2 * args.overlay + args.uncertainty + 4 * num_classes * args.probabilities
+    pixels = [job.pixels for job in jobs]
+    size = int(bytes_per_pixel * (sum(pixels) + max(pixels, default=0)))  # a large one lies in temporary files too
+    free = shutil.disk_usage(output).free
+    if free < size:
+        if is_new:
+            output.rmdir()
+        raise DataError(f"--output {output}: needs about {size / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")

@@ -103,12 +103,6 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
         if model.config.dims == 3:
             expected.append(model(torch.from_numpy(batch)))
             continue
-        tensors = []
-        sizes = []
-        for image in batch:
-            inputs = predictor.inputs(image.transpose(1, 2, 0))
-            tensors.append(inputs.tensors)
-            sizes.append(inputs.size)
-        logits = predictor.logits_of_batch(tensors, sizes)
-        expected.append(torch.stack(logits))
+        inputs = [predictor.inputs(image.transpose(1, 2, 0)) for image in batch]
+        expected.append(torch.stack(predictor.logits_of_batch(inputs)))
     return expected

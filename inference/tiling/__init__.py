@@ -5,15 +5,3 @@ A tile gives its pixels the logits of the whole image if it starts on the poolin
 no tile can do so (see `reach`), overlapping tiles are blended with a Gaussian window, as in nnU-Net (Isensee et al.
 2021).
 """
-
-from inference.tiling.planning import Tiling, choose_tiling, one_tile
-from inference.tiling.stream import batch_logits, stream_logits, strip_length
-
-__all__ = [
-    "Tiling",
-    "batch_logits",
-    "choose_tiling",
-    "one_tile",
-    "stream_logits",
-    "strip_length",
-]

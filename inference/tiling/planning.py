@@ -46,11 +46,6 @@ class Tiling(NamedTuple):
         return f"tiles of {size} overlapping by {overlap} ({result})"
 
 
-def one_tile(size: Sequence[int]) -> Tiling:
-    """A tiling of a network's input of `size`, (H, W) or (D, H, W), that is one tile."""
-    return Tiling(tuple(size), (0,) * len(size), (1,) * len(size), exact=True)
-
-
 def choose_tiling(
     config: UNetConfig,
     size: Sequence[int],

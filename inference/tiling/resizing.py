@@ -1,15 +1,15 @@
 """Logits at the size of an image or of its target."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
-from inference.tiling.planning import Tiling, choose_tiling, one_tile
-from inference.tiling.stream import Cuts, Forward, stream_logits, strip_length
+from inference.tiling.planning import Tiling, choose_tiling
+from inference.tiling.stream import Forward, stream_logits, strip_length
 from runtime.device import full_precision, upload
 from runtime.memory import is_out_of_memory
 from unet.config import UNetConfig
@@ -40,38 +40,45 @@ def strips_at_sizes(
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
     pixels = pixels_per_batch(images.device)
-    whole = None
+    whole: list[Tensor] | None = None
     if tiling is None:
         whole = _predict_whole(forward, images, config)
         if whole is None:
             tiling = _tiling_that_fits(forward, images, config)
             pixels = 1  # one tile at a time
-    strip_lists: Iterable[Iterable[Tensor]] = whole or ()
-    if tiling is not None:
-        strip_lists = (_predict_tiled(forward, image, tiling, pixels) for image in images)
-    for strips, size in zip(strip_lists, sizes, strict=True):
-        if tiling is not None or _are_large(config, size):
-            yield (strip[None] for strip in resize_strips(iter(strips), input_size, size))
+    for index, size in enumerate(sizes):
+        if whole is None:
+            assert tiling is not None
+            strips = _predict_tiled(forward, images[index], tiling, pixels)
         else:
+            strips = iter([whole[index]])
+        if whole is not None and 4 * config.num_classes * math.prod(size) <= WHOLE_LOGITS:
             yield (resize_logits(logits[None], size) for logits in strips)
+        else:
+            yield (strip[None] for strip in resize_strips(strips, input_size, size))
 
 
-def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list[list[Tensor]] | None:
-    """The logits of each image as one strip; None if memory runs out."""
+def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list[Tensor] | None:
+    """The logits of each image; None if memory runs out."""
     batches = [images] if config.dims == 2 else images.split(1)
-    strip_lists = []
+    logits: list[Tensor] = []
     try:
         for batch in batches:
-            strip_lists += [[logits] for logits in forward(batch)]
+            logits += forward(batch)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return strip_lists
+    return logits
+
+
+def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
+    """Strips of the logits of an image (C, *spatial) at its own size, as `stream_logits` computes them."""
+    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
 
 
 def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> Tiling:
-    """Tiles that fit into memory: of half the longest side, or of half as much again.
+    """Tiles that fit into memory: of half the longest side, or of half as much again; one tile may be a whole image.
 
     Raises the error of the shortage if not even tiles of twice the largest divisor fit.
     """
@@ -79,7 +86,9 @@ def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> T
     side = max(size)
     while True:
         side = math.ceil(side / 2)
-        tiling = choose_tiling(config, size, side, adds_reach=True) or one_tile(size)
+        tiling = choose_tiling(config, size, side, adds_reach=True)
+        if tiling is None:
+            tiling = Tiling(tuple(size), (0,) * len(size), (1,) * len(size), exact=True)
         tile = images[:1]
         for axis, length in enumerate(tiling.size, start=2):
             tile = tile.narrow(axis, 0, min(length, tile.shape[axis]))
@@ -90,22 +99,6 @@ def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> T
                 raise
         else:
             return tiling
-
-
-def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
-    return 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
-
-
-def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
-    """Strips of logits (outputs, n, ...) of an image (C, *spatial) at its own size.
-
-    Args:
-        pixels: how many pixels of tiles may share a forward pass; there is always one tile.
-    """
-    size = image.shape[1:]
-    # views are taken here, since the thread that reads rows is not in inference mode
-    rows = {(start, stop): image[:, start:stop] for start, stop in Cuts(size, tiling).rows}
-    return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels)
 
 
 def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

@@ -1,8 +1,8 @@
 """Logits of tiles, summed by the weight of each pixel into those of an image or a volume."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, product
-from types import EllipsisType
+from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_utils.loading.batch_sampler import images_per_batch
 from inference.tiling.planning import Tiling, round_up
-from runtime.device import upload, widest_float
+from runtime.device import widest_float
 from runtime.parallel import map_ahead
 
 Forward = Callable[[Tensor], Tensor]  # (B, C, ...) -> (B, num_classes, ...)
@@ -28,113 +28,16 @@ def strip_length(num_classes: int, size: Sequence[int]) -> int:
     return max(1, STRIP_BYTES // slice_bytes)
 
 
-class Axis:
-    """The tiles along an axis: the span of each, the weights of its pixels, and the sum of weights over all tiles."""
-
-    def __init__(self, length: int, tile: int, overlap: int, grid: int, exact: bool) -> None:
-        self.spans = _spans(length, tile, overlap, grid, exact)
-        self.weights = _weights(self.spans, overlap, exact)
-        self.totals = torch.zeros(length, dtype=torch.float64)
-        for (start, stop), weight in zip(self.spans, self.weights, strict=True):
-            self.totals[start:stop] += weight
-
-
-class TileRow(NamedTuple):
-    """A row of tiles: pixels (C, h, W), or (C, d, H, W), of the network's input, and its number in `Cuts`."""
-
-    pixels: Tensor
-    cuts: "Cuts"
-    number: int
-
-
-class Tile(NamedTuple):
-    """A tile of one of several rows.
+class Axis(NamedTuple):
+    """The tiles along an axis.
 
     Args:
-        row: the index of its row.
-        numbers: its number along each axis of its image.
-        window: the index of its pixels or logits in the arrays of its row.
+        weights: those of the pixels of each tile.
+        totals: the sum of weights over all tiles, of each pixel along the axis.
     """
 
-    row: int
-    numbers: tuple[int, ...]
-    window: tuple[EllipsisType | slice, ...]
-
-
-class Cuts:
-    """The positions and pixel weights of the tiles of a network's input of `size`, (H, W) or (D, H, W).
-
-    Tiles with the same span along the first axis are called a row, in a volume too.
-    """
-
-    def __init__(self, size: Sequence[int], tiling: Tiling) -> None:
-        self.axes: list[Axis] = []
-        for length, tile, overlap, grid in zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True):
-            self.axes.append(Axis(length, tile, overlap, grid, tiling.exact))
-        self.rows = self.axes[0].spans
-        self.shared_sums: Tensor | None = None  # sums of the rows that the next tiles share
-
-    def tiles(self, number: int, row: int) -> Iterator[tuple[Tile, tuple[int, ...]]]:
-        """Each tile of a row, given its number, with its sides; `row` is the index that the tiles refer to."""
-        numbers_along_axes = [range(len(axis.spans)) for axis in self.axes[1:]]
-        for others in product(*numbers_along_axes):
-            spans = [axis.spans[other] for axis, other in zip(self.axes[1:], others, strict=True)]
-            window: list[EllipsisType | slice] = [...]
-            window += [slice(start, stop) for start, stop in spans]
-            sides = [stop - start for start, stop in (self.rows[number], *spans)]
-            yield Tile(row, (number, *others), tuple(window)), tuple(sides)
-
-    def add(self, sums: Tensor, tile: Tile, logits: Tensor) -> None:
-        """Add the logits of a tile to the sums of its row, by the weight of each pixel."""
-        self._move(logits.device)
-        weight = _outer([axis.weights[number] for axis, number in zip(self.axes, tile.numbers, strict=True)])
-        sums[tile.window] += weight.to(logits.dtype) * logits
-
-    def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
-        """Sums (num_classes, *shape), to which the weighted logits of a row's tiles are added.
-
-        In a volume they begin with the sums that are left from the row before, whose memory is reused.
-
-        Args:
-            tile: the logits of the row's first tile.
-        """
-        sums = tile.new_zeros(len(tile), *shape)
-        if self.shared_sums is not None and len(shape) == 3:
-            sums[:, : self.shared_sums.shape[1]] = self.shared_sums
-            self.shared_sums = None
-        return sums
-
-    def strips(self, tile_rows: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Logits (num_classes, n, ...) from the first row or slice to the last, from each row's weighted sums."""
-        next_tops = [top for top, _ in self.rows[1:]]
-        next_tops.append(self.rows[-1][1])
-        row_sums = iter(tile_rows)
-        for (top, _), next_top in zip(self.rows, next_tops, strict=True):
-            sums = next(row_sums)
-            if self.shared_sums is not None:
-                sums[:, : self.shared_sums.shape[1]] += self.shared_sums
-            length = strip_length(len(sums), sums.shape[1:])
-            for start in range(top, next_top, length):
-                stop = min(start + length, next_top)
-                # a tile's weight is the product of its weights along each axis, and so is their sum over all tiles
-                first, *others = [axis.totals for axis in self.axes]
-                totals = _outer([first[start:stop], *others])
-                yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
-            self.shared_sums = sums[:, next_top - top :].clone()
-            del sums  # they are freed before the next row's are made
-
-    def _move(self, device: torch.device) -> None:
-        """Move the weights, in one upload, to the device of the logits, unless they are there already."""
-        if self.axes[0].totals.device == device:
-            return
-        vectors: list[Tensor] = []
-        for axis in self.axes:
-            vectors += [*axis.weights, axis.totals]
-        lengths = [len(vector) for vector in vectors]
-        uploaded = iter(upload(torch.cat(vectors).to(widest_float(device)), device).split(lengths))
-        for axis in self.axes:
-            axis.weights = [next(uploaded) for _ in axis.weights]
-            axis.totals = next(uploaded)
+    weights: list[Tensor]
+    totals: Tensor
 
 
 def stream_logits(
@@ -146,6 +49,8 @@ def stream_logits(
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
+    Tiles with the same span along the first axis are called a row, in a volume too.
+
     Args:
         forward: (B, C, h, w) -> (B, num_classes, h, w); for volumes, d stands before h.
         read: returns rows [start, stop) of the network's input, (C, stop - start, W), or slices
@@ -156,51 +61,96 @@ def stream_logits(
 
     Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
-    cuts = Cuts(size, tiling)
-    rows_ahead = 1 if len(size) == 2 else 0
-    inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
-    rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
-    yield from cuts.strips(_sums(forward, [row], pixels)[0] for row in rows)
+    is_inference = torch.is_inference_mode_enabled()
+
+    def read_row(span: Span) -> Tensor:
+        with torch.inference_mode(is_inference):  # a thread begins in the usual mode
+            return read(*span)
+
+    axis_spans = [_spans(length, axis, tiling) for axis, length in enumerate(size)]
+
+    @cache
+    def axes_on(device: torch.device) -> list[Axis]:
+        return [_weigh(spans, axis, tiling, device) for axis, spans in enumerate(axis_spans)]
+
+    shared: Tensor | None = None  # the sums of the pixels that a row shares with the next one
+    rows = map_ahead(read_row, axis_spans[0], ahead=1 if len(size) == 2 else 0)
+    for number, row in enumerate(rows):
+        sums: Tensor | None = None
+        if shared is not None and len(size) == 3:  # half of a row of a volume: there is no room for it beside the sums
+            sums = _with_length(shared, row.shape[1])
+            shared = None
+        sums = _add_tiles(sums, _tile_logits(forward, row, number, axis_spans, pixels), row, axis_spans, axes_on)
+        if shared is not None:
+            sums[:, : shared.shape[1]] += shared
+        first, *others = [axis.totals for axis in axes_on(sums.device)]
+        top, bottom = axis_spans[0][number]
+        if number + 1 < len(axis_spans[0]):
+            bottom = axis_spans[0][number + 1][0]
+        length = strip_length(len(sums), sums.shape[1:])
+        for start in range(top, bottom, length):
+            stop = min(start + length, bottom)
+            # a tile's weight is the product of its weights along each axis, and so is their sum over all tiles
+            totals = _outer([first[start:stop], *others])
+            yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
+        shared = sums[:, bottom - top :].clone()
+        del sums  # they are freed before the next row's are made
 
 
-def batch_logits(
-    forward: Forward,
-    images: Sequence[Tensor],
-    tilings: Sequence[Tiling],
-    pixels: int,
-) -> list[Tensor]:
-    """Logits (num_classes, H, W) of each image (C, H, W); their tiles of one shape share forward passes."""
-    all_cuts = [Cuts(image.shape[1:], tiling) for image, tiling in zip(images, tilings, strict=True)]
-    rows: list[TileRow] = []
-    for image, cuts in zip(images, all_cuts, strict=True):
-        for number, (start, stop) in enumerate(cuts.rows):
-            rows.append(TileRow(image[:, start:stop], cuts, number))
-    sums = iter(_sums(forward, rows, pixels))
-    logits = []
-    for cuts in all_cuts:
-        strips = cuts.strips(islice(sums, len(cuts.rows)))
-        logits.append(torch.cat(list(strips), dim=1))
-    return logits
+def _add_tiles(
+    sums: Tensor | None,
+    tiles: Iterable[tuple[Sequence[int], Tensor]],
+    row: Tensor,
+    axis_spans: Sequence[Sequence[Span]],
+    axes_on: Callable[[torch.device], list[Axis]],
+) -> Tensor:
+    """The sums (num_classes, h, W), or (num_classes, d, H, W), of a row after the weighted logits of its tiles.
+
+    Args:
+        sums: those before the first tile; None for zeros.
+        tiles: the numbers and the logits of each.
+    """
+    for numbers, logits in tiles:
+        if sums is None:
+            sums = logits.new_zeros(len(logits), *row.shape[1:])
+        axes = axes_on(logits.device)
+        weight = _outer([axis.weights[tile] for axis, tile in zip(axes, numbers, strict=True)])
+        sums[_window(axis_spans, numbers)] += weight.to(logits.dtype) * logits
+    assert sums is not None  # a row has tiles
+    return sums
 
 
-def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor]:
-    """The sums (num_classes, h, W), or (num_classes, d, H, W), of the weighted logits of each row's tiles."""
-    tiles_by_shape: dict[tuple[int, ...], list[Tile]] = {}
-    for index, row in enumerate(rows):
-        for tile, shape in row.cuts.tiles(row.number, index):
-            tiles_by_shape.setdefault(shape, []).append(tile)
-    sums: dict[int, Tensor] = {}
+def _tile_logits(
+    forward: Forward, row: Tensor, number: int, axis_spans: Sequence[Sequence[Span]], pixels: int
+) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """The numbers of each tile of a row along all axes, and its logits; tiles of one shape share forward passes."""
+    tiles_by_shape: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for others in product(*(range(len(spans)) for spans in axis_spans[1:])):
+        numbers = (number, *others)
+        spans = [of_axis[tile] for of_axis, tile in zip(axis_spans, numbers, strict=True)]
+        shape = tuple(stop - start for start, stop in spans)
+        tiles_by_shape.setdefault(shape, []).append(numbers)
     for shape, tiles in tiles_by_shape.items():
-        batch_size = images_per_batch(pixels, shape)
-        for start in range(0, len(tiles), batch_size):
-            batch = tiles[start : start + batch_size]
-            logits = forward(torch.stack([rows[tile.row].pixels[tile.window] for tile in batch]))
-            for tile, tile_logits in zip(batch, logits, strict=True):
-                row = rows[tile.row]
-                if tile.row not in sums:
-                    sums[tile.row] = row.cuts.first_sums(tile_logits, row.pixels.shape[1:])
-                row.cuts.add(sums[tile.row], tile, tile_logits)
-    return [sums[index] for index in range(len(rows))]
+        count = images_per_batch(pixels, shape)
+        for start in range(0, len(tiles), count):
+            batch = tiles[start : start + count]
+            logits = forward(torch.stack([row[_window(axis_spans, numbers)] for numbers in batch]))
+            yield from zip(batch, logits, strict=True)
+
+
+def _window(axis_spans: Sequence[Sequence[Span]], numbers: Sequence[int]) -> tuple:
+    """The index of a tile's pixels or logits in the arrays of its row."""
+    window: list = [...]
+    for spans, number in zip(axis_spans[1:], numbers[1:], strict=True):
+        window.append(slice(*spans[number]))
+    return tuple(window)
+
+
+def _with_length(sums: Tensor, length: int) -> Tensor:
+    """Sums (num_classes, length, ...) that begin with those of `sums`, and are 0 behind them."""
+    longer = sums.new_zeros(len(sums), length, *sums.shape[2:])
+    longer[:, : sums.shape[1]] = sums
+    return longer
 
 
 def _outer(factors: Sequence[Tensor]) -> Tensor:
@@ -211,30 +161,34 @@ def _outer(factors: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list[Span]:
-    """The tiles along a side: all start on the grid, and the last one ends where the image ends."""
+def _spans(length: int, axis: int, tiling: Tiling) -> list[Span]:
+    """The tiles along an axis: all start on the grid, and the last one ends where the image ends."""
+    tile, overlap = tiling.size[axis], tiling.overlap[axis]
     if length <= tile:
         return [(0, length)]
     starts = list(range(0, length - overlap, tile - overlap))
-    if not exact:  # norms over the whole tile need a last tile as large as the others
-        starts[-1] = round_up(length - tile, grid)
+    if not tiling.exact:  # norms over the whole tile need a last tile as large as the others
+        starts[-1] = round_up(length - tile, tiling.grid[axis])
     return [(start, min(start + tile, length)) for start in starts]
 
 
-def _weights(spans: Sequence[Span], overlap: int, exact: bool) -> list[Tensor]:
-    """The weight of each pixel of each tile along a side: 1 or 0 if tiles are exact, else Gaussian."""
+def _weigh(spans: Sequence[Span], axis: int, tiling: Tiling, device: torch.device) -> Axis:
+    """The weights of the tiles along an axis: 1 or 0 if tiles are exact, else Gaussian."""
+    dtype = widest_float(device)
+    half = tiling.overlap[axis] // 2
     weights = []
-    half = overlap // 2
+    totals = torch.zeros(spans[-1][1], dtype=dtype, device=device)
     for index, (start, stop) in enumerate(spans):
         length = stop - start
-        if exact:
-            weight = torch.ones(length, dtype=torch.float64)
+        if tiling.exact:
+            weight = torch.ones(length, dtype=dtype, device=device)
             if index:
                 weight[:half] = 0
             if index + 1 < len(spans):
                 weight[length - half :] = 0
         else:
-            position = (torch.arange(length, dtype=torch.float64) + 0.5) / length - 0.5
+            position = (torch.arange(length, dtype=dtype, device=device) + 0.5) / length - 0.5
             weight = torch.exp(-0.5 * (8 * position) ** 2)  # sigma is an eighth of a tile
         weights.append(weight)
-    return weights
+        totals[start:stop] += weight
+    return Axis(weights, totals)

@@ -1,6 +1,6 @@
 """Masks stored at another size than their images: usable where the proportions agree, scored at their own size.
 
-Modules: tasks/scoring/masks.py, inference/scoring/true_masks.py.
+Modules: tasks/scoring/masks.py, inference/true_masks.py.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
 
-Modules: inference/pipeline.py, inference/batches.py, tasks/job.py.
+Modules: inference/pipeline.py, inference/work.py, tasks/job.py.
 """
 
 from collections.abc import Sequence
@@ -98,11 +98,10 @@ def predictor_of(scale: float, options: dict) -> tuple[Predictor, list[int]]:
 def test_uploads_of_a_batch_are_few_without_a_wait(options, scale):
     predictor, passes = predictor_of(scale, options)
     with Uploads() as uploads:
-        logits = predictor.logits_of_batch([predictor.inputs(image).tensors for image in IMAGES], SHAPES)
+        logits = predictor.logits_of_batch([predictor.inputs(image) for image in IMAGES])
     assert [tuple(of_image.shape) for of_image in logits] == [(3, *shape) for shape in SHAPES]
     assert uploads.waits == []
-    # the tiles of a forward pass, and once for each image what their pixels count for
-    assert len(uploads.all) == len(passes) // views(predictor) + len(IMAGES)
+    assert len(uploads.all) == len(passes) // views(predictor)  # the tiles of a forward pass
 
 
 @predictors
@@ -111,9 +110,8 @@ def test_uploads_of_strips_are_few_without_a_wait(options, scale):
     with Uploads() as uploads:
         strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
-    is_tiled = predictor.tilings(SHAPES[0])[0] is not None
     is_resized = scale != 1
-    assert len(uploads.all) == len(passes) // views(predictor) + is_tiled + is_resized * len(strips)
+    assert len(uploads.all) == len(passes) // views(predictor) + is_resized * len(strips)
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["second", "first"])
@@ -122,7 +120,7 @@ def test_an_ensemble_is_averaged_on_the_device_without_a_wait(device, step):
     networks = [network(), network(0.5, device)][::step]
     predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
     with Uploads() as uploads:
-        (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
+        (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0])])
         strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
     assert logits.is_meta

@@ -19,7 +19,7 @@ from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
-from inference.scoring.true_masks import TruthFolder
+from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.job import Job
 
@@ -162,10 +162,10 @@ def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model)
     assert (tmp_path / "out" / os.fsdecode(b"a\xff.png")).is_file()
 
 
-def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
+def outputs(folder: Path, *patterns: str, channels: int = 1) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
     inputs = [str(folder / pattern) for pattern in patterns]
-    jobs = find_jobs(inputs, folder / "out", InputRules(channels), **options)
+    jobs = find_jobs(inputs, folder / "out", InputRules(channels))
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -340,8 +340,9 @@ def test_pictures_are_predicted_by_every_name_that_their_formats_have(tmp_path, 
 
 def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
     with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
+        TruthFolder(tmp_path / "truth").with_truths([[job] for job in jobs])
 
 
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):

@@ -190,7 +190,7 @@ def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.jpg")
     with open_windowed(tmp_path / "a.jpg") as picture:
         strips = torch.cat(list(predictor.strips(picture)), dim=1)
-    (logits,) = predictor.logits_of_batch([predictor.inputs(tmp_path / "a.jpg").tensors], [(96, 128)])
+    (logits,) = predictor.logits_of_batch([predictor.inputs(tmp_path / "a.jpg")])
     torch.testing.assert_close(strips, logits)
 
 
@@ -198,8 +198,7 @@ def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
 def test_logits_of_a_mirror_image_are_each_at_the_place_of_its_partner(mirrors, tta, passes):
     predictor = Predictor(mirrored_network(mirrors), tta=tta)
     logits, mirrored = (
-        predictor.logits_of_batch([predictor.inputs(pixels).tensors], [(8, 10)])[0]
-        for pixels in (LANDMARK_IMAGE, LANDMARK_IMAGE[:, ::-1])
+        predictor.logits_of_batch([predictor.inputs(pixels)])[0] for pixels in (LANDMARK_IMAGE, LANDMARK_IMAGE[:, ::-1])
     )
     assert torch.allclose(mirrored.flip(0, 2), logits, atol=1e-5) == (passes == 2)
 
@@ -208,8 +207,7 @@ def test_logits_of_a_mirror_image_are_each_at_the_place_of_its_partner(mirrors, 
 def test_logits_of_a_network_in_half_precision_are_in_full(tta):
     network = UNet(UNetConfig(1, 2, base_channels=1, depth=1)).to(torch.bfloat16)
     predictor = Predictor(network, tta=tta)
-    inputs = predictor.inputs(np.zeros((8, 8), np.uint8))
-    (logits,) = predictor.logits_of_batch([inputs.tensors], [inputs.size])
+    (logits,) = predictor.logits_of_batch([predictor.inputs(np.zeros((8, 8), np.uint8))])
     assert logits.dtype == torch.float32
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_utils.image_io.windowed import WindowedArray
-from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
-from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
+from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
+from inference.tiling.stream import stream_logits
 from runtime.errors import SettingsError
 from tasks.classes.decode import most_likely
 from unet import Preprocess, UNet, UNetConfig
@@ -190,7 +190,7 @@ def test_strips_of_a_predictor_equal_the_whole_image_at_any_scale(shape, scale, 
     model = network(1, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole = Predictor(model)
-    (expected,) = whole.logits_of_batch([whole.inputs(image).tensors], [shape])
+    (expected,) = whole.logits_of_batch([whole.inputs(image)])
     logits = torch.cat(list(Predictor(model, tile_size=tile_size).strips(WindowedArray(image))), dim=1)
     assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
 
@@ -268,7 +268,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
-    (expected,) = whole.logits_of_batch([whole.inputs(image).tensors], [image.shape[:2]])
+    (expected,) = whole.logits_of_batch([whole.inputs(image)])
     # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
     assert (torch.cat(list(tiles.strips(WindowedArray(image))), dim=1) - expected).abs().max() < 1e-6
 
@@ -289,38 +289,17 @@ def test_folding_batch_norm_changes_nothing_but_rounding():
         assert (folded(image) - expected).abs().max() < 1e-13  # float64: measured 6e-17
 
 
-@pytest.mark.parametrize("config", [{}, {"norm": "group"}])
-def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
-    model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
-    images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
-    sides = (64, 64, 96, 128)
-    tilings = [choose_tiling(model.config, *wanted) for wanted in zip(shapes, sides, strict=True)]
-    batches, pixels = [], 5 * 64 * 64
-
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        batches.append(batch.shape)
-        return model(batch)
-
-    with torch.inference_mode():
-        found = batch_logits(forward, images, tilings, pixels)
-        for image, tiling, logits in zip(images, tilings, found, strict=True):
-            assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13 * max(1, logits.abs().max())  # float64
-    for seen in {shape[2:] for shape in batches}:
-        full = images_per_batch(pixels, seen)
-        assert sum(shape[2:] == seen and shape[0] < full for shape in batches) <= 1
-
-
-def test_a_predictor_takes_images_together_where_their_tiles_are_alike():
+@pytest.mark.parametrize("tile_size", [None, 64])
+def test_images_that_are_computed_together_have_the_logits_of_each_alone(tile_size):
     model = network(1, mean=(100.0,) * 3, std=(50.0,) * 3)
-    whole, tiles = Predictor(model), Predictor(model, tile_size=64)
-    shapes = [(150, 170), (140, 210)]
-    assert tiles.batch_key(shapes[0])[0] == tiles.batch_key(shapes[1])[0]
-    assert whole.batch_key(shapes[0])[0] != whole.batch_key(shapes[1])[0]
-    images = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
-    together = tiles.logits_of_batch([tiles.inputs(image).tensors for image in images], shapes)
-    for image, shape, logits in zip(images, shapes, together, strict=True):
-        (alone,) = whole.logits_of_batch([whole.inputs(image).tensors], [shape])
-        assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
+    predictor = Predictor(model, tile_size=tile_size)
+    shapes = [(150, 170), (150, 170), (140, 210)]  # that of the last one is not what its header has said
+    rng = np.random.default_rng(0)
+    images = [predictor.inputs(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+    for together in (images[:2], images):
+        for inputs, logits in zip(together, predictor.logits_of_batch(together), strict=True):
+            (alone,) = Predictor(model).logits_of_batch([inputs])
+            assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
 
 
 @pytest.mark.parametrize("brightest", [1, 2])
@@ -329,6 +308,6 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image(brightest
     image = np.zeros((300, 90, 3), np.uint8)
     image[280:, 30:] = brightest
     predictor = Predictor(model, tile_size=64)
-    (expected,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [image.shape[:2]])
+    (expected,) = predictor.logits_of_batch([predictor.inputs(image)])
     logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
     assert (logits - expected).abs().max() < 1e-13  # float64: measured 0

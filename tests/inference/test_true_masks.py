@@ -1,6 +1,6 @@
 """The true mask of each input: by the stem of its name, a suffix, its page, or in a folder for each class.
 
-Module: inference/input_pages.py.
+Module: inference/true_masks.py.
 """
 
 import json
@@ -17,20 +17,31 @@ from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below
-from inference.input_pages import InputPages
-from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
+from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
-from tasks.job import Job
+from tasks.job import Job, MaskFile
 
 
 def stems(*names: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def find(masks, name: str, page: str | None = None, number: int = 0, pages: int = 1, image: Path | None = None):
-    """The true mask of page `number` of an image, whose outputs are named `page`."""
-    jobs = [Job(image=image or Path(name), size=None, output=Path("out"))] * pages
-    return masks.find(InputPages(Path(name), jobs, stems(page or name) * pages), number)
+def pages_of(name: str, pages: int = 1, image: Path | None = None) -> list[Job]:
+    """The jobs of all pages of an image, whose outputs are numbered if there are several."""
+    names = [name] if pages == 1 else [f"{name}_{number:04}" for number in range(1, pages + 1)]
+    return [
+        Job(image=image or Path(f"{name}.tif"), size=None, output=Path("out", stem), root=Path("out")) for stem in names
+    ]
+
+
+def find(masks, name: str, number: int = 0, pages: int = 1, image: Path | None = None) -> MaskFile | None:
+    """The true mask of page `number` of an image."""
+    return masks.find(pages_of(name, pages, image), number)
+
+
+def truth_in(folder: TruthFolder, name: str, number: int = 0, pages: int = 1) -> MaskFile | None:
+    """The true mask of page `number` of the only image that a folder is searched for."""
+    return folder.with_truths([pages_of(name, pages)])[number].truth
 
 
 @pytest.fixture
@@ -49,13 +60,12 @@ def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, n
 
 
 def test_true_masks_of_pages_are_pages(tmp_path, suffixed):
-    assert find(suffixed, "stack", "stack_0002", 1, 2) == PageFile(tmp_path / "stack.tif", 1)
+    assert find(suffixed, "stack", 1, 2) == PageFile(tmp_path / "stack.tif", 1)
 
 
-@pytest.mark.parametrize("pages", [1, 3])
-def test_true_masks_of_other_pages_are_refused(suffixed, pages):
-    with pytest.raises(DataError, match=rf"stack\.tif: has 2 pages, the image {pages}"):
-        find(suffixed, "stack", "stack_0001", 0, pages)
+def test_true_masks_of_other_pages_are_refused(suffixed):
+    with pytest.raises(DataError, match=r"stack\.tif: has 2 pages, the image 3"):
+        find(suffixed, "stack", 0, 3)
 
 
 def test_a_true_mask_may_be_missing(suffixed):
@@ -63,7 +73,7 @@ def test_a_true_mask_may_be_missing(suffixed):
 
 
 def test_a_picture_is_no_true_mask_of_pages(suffixed):
-    assert find(suffixed, "a", "a_0001", 0, 2) is None
+    assert find(suffixed, "a", 0, 2) is None
 
 
 def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
@@ -81,31 +91,30 @@ def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
 def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
-        TruthFolder(tmp_path / name, None, (), objects).open(stems("a"))
+        truth_in(TruthFolder(tmp_path / name, None, (), objects), "a")
 
 
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
-    masks = TruthFolder(tmp_path, "", (), ("cell",)).open(stems("a"))
-    assert find(masks, "a") == PageFile(tmp_path / "a.png")
+    assert truth_in(TruthFolder(tmp_path, "", (), ("cell",)), "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
     touch(tmp_path, "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        TruthFolder(tmp_path, "", (), ("cell", "other")).open(stems("a"))
+        truth_in(TruthFolder(tmp_path, "", (), ("cell", "other")), "a")
 
 
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
-    mask = find(TruthFolder(tmp_path, "_x", ["c", "none"]).open(stems("a")), "a")
+    mask = truth_in(TruthFolder(tmp_path, "_x", ["c", "none"]), "a")
     assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
-    mask = find(TruthFolder(tmp_path, None, ["c"]).open(stems("a")), "a")
+    mask = truth_in(TruthFolder(tmp_path, None, ["c"]), "a")
     assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
@@ -113,16 +122,13 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     (tmp_path / "a").mkdir()
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    masks = TruthFolder(tmp_path, "", ["a", "none"]).open(stems("s"))
     second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
-    assert find(masks, "s", "s_0002", 1, 2) == second
+    assert truth_in(TruthFolder(tmp_path, "", ["a", "none"]), "s", 1, 2) == second
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
-    touch(tmp_path, "a.png", "s_0002.png")
-    masks = TruthFolder(tmp_path, "", ["a"]).open(stems("a", "s"))  # a file is no folder of a class
-    assert find(masks, "a") == ClassMasks((PageFile(str(tmp_path / "a.png")),), (0,))
-    page = find(masks, "s", "s_0002", 1, 2)
+    touch(tmp_path, "s_0001.png", "s_0002.png")
+    page = truth_in(TruthFolder(tmp_path, "", ["s_0001"]), "s", 1, 2)  # a file is no folder of a class
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
 
@@ -161,6 +167,16 @@ def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
     assert find(truths, name, image=Path(image)) == (file and PageFile(file))
 
 
+def has_truth(folder: TruthFolder, pages: list[Job]) -> bool:
+    """Whether an image has a true mask in a folder."""
+    try:
+        folder.with_truths([pages])
+    except DataError as error:
+        assert "has no mask for 1 input" in str(error)
+        return False
+    return True
+
+
 @pytest.fixture
 def two_splits(tmp_path) -> Path:
     """Annotated images in train/ and test/, which has one without annotations too."""
@@ -175,8 +191,7 @@ def two_splits(tmp_path) -> Path:
 
 @pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
 def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
-    masks = TruthFolder(two_splits, None, (), ("cell",)).open(stems("train", "test"))
-    assert (find(masks, name) is not None) is is_found
+    assert has_truth(TruthFolder(two_splits, None, (), ("cell",)), pages_of(name)) is is_found
 
 
 @pytest.mark.parametrize(
@@ -196,32 +211,32 @@ def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(
     content = {"images": [{"id": 1, "file_name": listed}], "categories": [{"id": 1, "name": "cell"}]}
     content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    masks = TruthFolder(tmp_path, None, (), ("cell",)).open(stems("a", "b"))
-    assert (find(masks, name, image=tmp_path / "elsewhere" / "1.png") is not None) is is_found
+    pages = pages_of(name, image=tmp_path / "elsewhere" / "1.png")
+    assert has_truth(TruthFolder(tmp_path, None, (), ("cell",)), pages) is is_found
 
 
 @pytest.fixture
-def class_folders(tmp_path) -> TrueMasks:
+def class_folders(tmp_path) -> TruthFolder:
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    return TruthFolder(tmp_path, "", ["a", "b"]).open(stems("x", "sub/y", "v", "z"))
+    return TruthFolder(tmp_path, "", ["a", "b"])
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
     files = (PageFile(str(tmp_path / "a" / "x.png")), PageFile(str(tmp_path / "b" / "x.png")))
-    assert find(class_folders, "x") == ClassMasks(files, (0, 1))
+    assert truth_in(class_folders, "x") == ClassMasks(files, (0, 1))
 
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
-    mask = find(TruthFolder(tmp_path, "", ["a", "b"]).open(stems("x")), "x")
+    mask = truth_in(TruthFolder(tmp_path, "", ["a", "b"]), "x")
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
 def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
     files = (PageFile(str(tmp_path / "a" / "sub" / "y.png")), PageFile(""))
-    assert find(class_folders, "sub/y") == ClassMasks(files, (0, 1))
-    volume = find(class_folders, "v")
+    assert truth_in(class_folders, "sub/y") == ClassMasks(files, (0, 1))
+    volume = truth_in(class_folders, "v")
     assert volume.paths == (str(tmp_path / "a" / "v.nii.gz"),)
     assert volume.layers.unknown == (1,)
 
@@ -231,8 +246,8 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     with tifffile.TiffWriter(tmp_path / "s.tif") as tiff:
         for _ in range(2):
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
-    job = Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), place=PLACE)
-    inputs = [InputPages(Path("s"), [job, replace(job, page=1)], stems("s_0001", "s_0002"))]
+    jobs = pages_of("s", 2)
+    inputs = [[replace(job, size=(3, 4), page=page, place=PLACE) for page, job in enumerate(jobs)]]
     first, second = TruthFolder(tmp_path, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
@@ -244,24 +259,21 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
-    job = Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=1)
-    (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(
-        [InputPages(Path("s"), [job], stems("s_0002"))]
-    )
-    assert scored.truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
+    truth = truth_in(TruthFolder(tmp_path, "", reads_places=False), "s_0002")
+    assert truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    jobs = [Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=page) for page in (0, 2)]
-    scored = TruthFolder(tmp_path, "").with_truths([InputPages(Path("s"), jobs, stems("s_0001", "s_0002"))])
+    jobs = [replace(job, page=page) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
+    scored = TruthFolder(tmp_path, "").with_truths([jobs])
     assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    job = Job(image=Path("v.tif"), size=(2, 3, 4), output=Path("out"), volume=VolumeFile(("v.tif",)))
-    inputs = [InputPages(Path("v"), [job], stems("v"))]
+    (job,) = pages_of("v")
+    inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
     (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
     assert scored.truth == PageFile(tmp_path / "v.tif")
 
@@ -278,7 +290,7 @@ def class_stacks(tmp_path) -> Path:
 
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
-    mask = find(TruthFolder(class_stacks, "", ["a", "b"]).open(stems("s")), "s")
+    mask = truth_in(TruthFolder(class_stacks, "", ["a", "b"]), "s")
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
@@ -286,7 +298,7 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
-    mask = find(TruthFolder(class_stacks, "", ["a"]).open(stems("s", "p", "x")), name)
+    mask = truth_in(TruthFolder(class_stacks, "", ["a"]), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
 
@@ -298,7 +310,7 @@ def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
             tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
     masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
-    pages = [find(masks, "stack", f"stack_{number:04}", number, 2) for number in range(2)]
+    pages = [find(masks, "stack", number, 2) for number in range(2)]
     assert pages == [PageFile(file, 0), PageFile(file, 2)]
 
 
@@ -313,8 +325,8 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
 def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    masks = TruthFolder(tmp_path, "", ["a", "b", "c"]).open(stems("v", "x"))
-    volume = find(masks, "v")
+    folder = TruthFolder(tmp_path, "", ["a", "b", "c"])
+    volume = truth_in(folder, "v")
     assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
     assert volume.layers.unknown == unknown
-    assert len(find(masks, "x").paths) == 3
+    assert len(truth_in(folder, "x").paths) == 3

@@ -1,20 +1,21 @@
-"""The work of a call: its inputs and true masks, room on the disk, what is finished, and what is said and recorded.
-
-Modules: inference/work.py.
-"""
+"""The work of a call: its inputs and true masks, room on the disk, what is finished, and what is said and recorded."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from support.prediction import network_of, settings_of, touch, writer_of
+from support.prediction import image_job, network_of, settings_of, touch, volume_job, writer_of
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import work as work_module
-from inference.work import Work, prepare_work
+from inference.work import Work, group_jobs, prepare_work
+from inference.written_files import check_disk
+from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -30,15 +31,40 @@ from unet.config import Preprocess, UNetConfig
     ],
 )
 def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_per_pixel):
-    touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz", "in/d.png", "out/d.png")  # the last one is finished
-    needed = []
-    monkeypatch.setattr(work_module, "check_disk", lambda folder, size: needed.append(size))
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    args = settings_of(*flags, output=tmp_path / "out", input=[str(tmp_path / "in")])
-    predictor = Predictor(network_of())
-    prepare_work(args, predictor, writer_of(predictor))
-    pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
-    assert needed == [int(bytes_per_pixel * pixels)]
+    args = settings_of(*flags, output=tmp_path / "out")
+    jobs = [image_job(tmp_path, name, (2000, 3000)) for name in "ab"]
+    needed = int(bytes_per_pixel * 3 * 2000 * 3000)  # the files of the largest lie there twice for a while
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed + 2))
+    check_disk(args, jobs, num_classes=2)
+    assert not any((tmp_path / "out").iterdir())
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 2))
+    with pytest.raises(DataError, match=rf"needs about {needed / 1e6:,.1f} MB, but {needed / 1e6:,.1f} MB are free"):
+        check_disk(args, jobs, num_classes=2)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/out", "/proc/out"])
+def test_a_folder_that_takes_no_files_is_named_with_the_cause(tmp_path, folder):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=rf"--output .*{Path(folder).name}: cannot be written \([A-Z]"):
+        check_disk(settings_of(output=tmp_path / folder), [], num_classes=2)
+
+
+def test_the_largest_batch_goes_to_the_process_with_the_fewest_pixels():
+    sizes = {"a": (1, 10), "b": (1, 2), "c": (1, 9), "d": (1, 7), "e": (1, 4)}
+    jobs = {name: image_job(Path(), name, size) for name, size in sizes.items()}
+    work = Work([], [[jobs["e"]], [jobs["a"]], [jobs["b"], jobs["d"]], [jobs["c"]]], set())
+    assert work.share(0, 2) == [[jobs["a"]], [jobs["e"]]]
+    assert work.share(1, 2) == [[jobs["b"], jobs["d"]], [jobs["c"]]]
+    assert work.share(1, 3) == [[jobs["b"], jobs["d"]], [jobs["e"]]]
+
+
+def test_images_of_one_size_are_computed_together_up_to_an_eighth_of_a_megapixel(tmp_path):
+    sizes = [(256, 256), (200, 200), (256, 256), (256, 256), (6000, 6000), None, (200, 200)]
+    jobs = [image_job(tmp_path, str(number), size) for number, size in enumerate(sizes)]
+    jobs += [volume_job(tmp_path, None), volume_job(tmp_path, None)]
+    batches = group_jobs(jobs, Predictor(network_of()))
+    assert [[jobs.index(member) for member in batch] for batch in batches[:-2]] == [[0, 2], [1, 6], [3], [4], [5]]
+    assert [len(batch) for batch in batches[-2:]] == [1, 1]  # volumes
 
 
 @pytest.fixture

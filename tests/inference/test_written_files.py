@@ -90,7 +90,7 @@ def call(tmp_path) -> Path:
             "in/a.png hard/a.png",
             "out",
             "",
-            r"in/a\.png and hard/a\.png would both write out/a\.png; .* --input '\*\*/a\.png'$",
+            r"in/a\.png and hard/a\.png would both write out/a\.png; .* the folder that holds the folders of both$",
         ),
         (
             POINTS,

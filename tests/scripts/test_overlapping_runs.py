@@ -1,7 +1,7 @@
 """Runs of classes that overlap and of regions: from folders of masks to scores, files and the report.
 
 Modules: tasks/overlapping/write.py, tasks/regions/write.py, tasks/overlapping/show.py,
-inference/scoring/true_masks.py.
+inference/true_masks.py.
 """
 
 import json

@@ -11,7 +11,7 @@ from PIL import Image
 from support.launches import predict
 from support.prediction import scores_of, settings_of
 
-from inference.scoring.report import ScoredImage, print_scores
+from inference.report import ScoredImage, print_scores
 from predict import write_files_of_all
 from runtime.errors import DataError
 

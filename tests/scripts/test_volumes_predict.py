@@ -28,9 +28,10 @@ from inference import Predictor
 from inference.inputs import InputRules, find_jobs
 from inference.pipeline import PredictionPipeline
 from inference.requested_outputs import RequestedOutputs
-from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
+from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes
+from inference.tiling.stream import stream_logits
 from inference.work import prepare_work
 from runtime.errors import ImageError, ModelError
 from tasks import new_format
@@ -172,7 +173,7 @@ def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(
     model, image = network(**options), torch.rand(1, 43, 30, 41, dtype=torch.float64)
     tiling = choose_tiling(model.config, image.shape[1:], tile_size=32)
     with torch.inference_mode():
-        (expected,) = batch_logits(model, [image], [tiling], 10**5)
+        expected = tiled(model, image, tiling)
         monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
         strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
         assert max(strip.shape[1] for strip in strips) == 3

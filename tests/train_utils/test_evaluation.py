@@ -21,7 +21,7 @@ import tasks.classes.loss
 import tasks.confusion
 import train
 from data_utils.sources.records import ListRecords
-from inference.tiling import Tiling
+from inference.tiling.planning import Tiling
 from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
 from tasks import new_decoder

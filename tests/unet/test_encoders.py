@@ -15,8 +15,9 @@ from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
-from inference.tiling import choose_tiling, stream_logits
+from inference.tiling.planning import choose_tiling
 from inference.tiling.receptive_field import reach
+from inference.tiling.stream import stream_logits
 from runtime.errors import ModelError
 from unet import UNet
 

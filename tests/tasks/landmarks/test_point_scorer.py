@@ -1,6 +1,6 @@
 """Predicted and written points against true ones, and whose true ones they are.
 
-Modules: tasks/landmarks/truth.py, inference/scoring/true_points.py.
+Modules: tasks/landmarks/truth.py, inference/true_points.py.
 """
 
 from dataclasses import replace
@@ -13,8 +13,7 @@ from support.prediction import image_job, score_labels
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.files import content
-from inference.input_pages import InputPages
-from inference.scoring.true_points import TruePoints
+from inference.true_points import TruePoints
 from runtime.errors import DataError
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
@@ -27,8 +26,12 @@ TASK = landmarks("long", "pixels")
 
 
 def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") -> list[Job]:
-    """The jobs with their truths, as pages of an input of this stem below the given folder."""
-    return TruePoints(path, task).with_truths([InputPages(Path(stem), jobs, ())])
+    """The jobs with their truths, each of an input of this stem below the given folder."""
+    inputs = []
+    for job in jobs:
+        assert job.root is not None
+        inputs.append([replace(job, output=job.root / stem) if stem else job])
+    return TruePoints(path, task).with_truths(inputs)
 
 
 def write_noses(file: Path, *images: str) -> None:

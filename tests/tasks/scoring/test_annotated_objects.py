@@ -1,6 +1,6 @@
 """Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
 
-Modules: tasks/scoring/annotated_masks.py, inference/scoring/true_masks.py.
+Modules: tasks/scoring/annotated_masks.py, inference/true_masks.py.
 """
 
 import json
@@ -17,8 +17,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
-from inference.input_pages import InputPages
-from inference.scoring.true_masks import TruthFolder
+from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.find_task import find_task
 from tasks.job import Job, MaskFile
@@ -38,8 +37,13 @@ NAMES = ("a.png", "b.png", "c.png")
 
 def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | None:
     """The true objects of the image `name`, given the model's classes of objects."""
-    job = Job(image=Path(name), size=None, output=Path("out"))
-    return TruthFolder(folder, None, (), objects).open([]).find(InputPages(Path(name), [job], [Path(name)]), 0)
+    job = Job(image=Path(name), size=None, output=Path("out", name), root=Path("out"))
+    try:
+        return TruthFolder(folder, None, (), objects).with_truths([[job]])[0].truth
+    except DataError as error:
+        if "has no mask for 1 input" in str(error):
+            return None
+        raise
 
 
 def corners(box: tuple[int, int, int, int]) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Scores of volumes: surfaces and overlaps of each case, and the report of all cases.
 
-Modules: tasks/scoring/surfaces.py, inference/scoring/report.py.
+Modules: tasks/scoring/surfaces.py, inference/report.py.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from support.volumes import write_nifti, write_volume
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
-from inference.scoring.report import ScoredImage, print_scores
+from inference.report import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat

@@ -9,7 +9,7 @@ from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.layout import without_image_roots
 from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.spelling import composed
-from inference.input_pages import InputPages
+from inference.inputs import input_stem
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job, PointRow
@@ -24,7 +24,7 @@ class TruePoints:
     path: Path
     task: Landmarks
 
-    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+    def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
 
         Raises DataError for inputs that the table does not list.
@@ -37,10 +37,10 @@ class TruePoints:
         missing: list[str] = []
         image_by_row: dict[int, Path] = {}
         for pages in inputs:
-            for job in pages.jobs:
+            folders = without_image_roots(input_stem(pages).parent.parts)
+            for job in pages:
                 stem = _stem(str(job.image))
                 candidates = rows.get(stem) or rows.get(case_name(stem), [])
-                folders = without_image_roots(pages.stem.parent.parts)
                 found = _find_row(table.images, candidates, job.image, folders)
                 if found is None or image_by_row.setdefault(found, job.image) != job.image:
                     missing.append(str(job.image))

@@ -1,12 +1,10 @@
 """Finding the true mask of each input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks, layered_label
@@ -19,7 +17,7 @@ from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Record, Records
 from data_utils.sources.spelling import composed
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
-from inference.input_pages import InputPages
+from inference.inputs import input_stem, page_stem
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job, MaskFile
@@ -28,6 +26,10 @@ from tasks.scoring.annotated_masks import AnnotatedClasses
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
+
+Entry = TypeVar("Entry")
+# (jobs of all pages of an input, number of one of them) -> its true mask, if there is one
+Find = Callable[[Sequence[Job], int], MaskFile | None]
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,16 @@ class TruthFolder:
     class_map: ClassMap | None = None
     reads_places: bool = True
 
-    def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
+    def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
-        stems: list[Path] = []
-        files: set[Path] = set()
-        for pages in inputs:
-            stems += [pages.stem, *pages.page_stems]
-            for job in pages.jobs:
-                files.update(Path(name).resolve() for name in job.files)
-        truths = self.open(stems, files)
+        find = self._finder(inputs)
         jobs: list[Job] = []
         missing: list[Path] = []
         for pages in inputs:
-            for number, job in enumerate(pages.jobs):
-                mask = truths.find(pages, number)
+            for number, job in enumerate(pages):
+                mask = find(pages, number)
                 if mask is None:
-                    missing.append(pages.page_stems[number])
+                    missing.append(page_stem(job))
                 else:
                     jobs.append(replace(job, truth=self._as_read(mask, job)))
         if missing:
@@ -74,26 +70,50 @@ class TruthFolder:
             )
         return jobs
 
-    def open(self, stems: Sequence[Path], inputs: Collection[Path] = ()) -> TrueMasks | ClassTruths | AnnotatedTruths:
-        """The true masks of inputs with these stems; `inputs` are their files, resolved, which are no masks."""
-        objects = self.object_classes
-        if objects and self.folder.is_dir():
-            annotations = _annotations(self.folder)
-            if annotations:
-                return AnnotatedTruths(annotations, partial(_true_objects, objects))
-            if len(objects) > 1:
-                raise DataError(
-                    f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
-                )
-        can_be_annotated = self.mask_suffix is None and self.folder.is_dir()
-        if self.class_map is not None and can_be_annotated and not holds_masks(self.folder, TEST_SPLITS):
-            annotations = _annotations(self.folder)
-            if annotations and all(records.metadata.task is None for records in annotations):
-                return AnnotatedTruths(annotations, partial(_true_classes, self.class_map))
-        files = masks_below(self.folder, inputs)
+    def _finder(self, inputs: Sequence[Sequence[Job]]) -> Find:
+        """The function that finds the true masks of these inputs."""
+        annotations = self._annotations()
+        if annotations:
+            return AnnotatedTruths(annotations, self._truth_of_record).find
+        stems: list[Path] = []
+        own_files: set[Path] = set()  # of images, which are no masks
+        for pages in inputs:
+            stems += [input_stem(pages), *map(page_stem, pages)]
+            for job in pages:
+                own_files.update(Path(name).resolve() for name in job.files)
+        files = masks_below(self.folder, own_files)
         if self.class_folders:
-            return ClassTruths(files, self.mask_suffix, stems, self.class_folders)
-        return TrueMasks(files, self.mask_suffix, stems)
+            return ClassTruths(files, self.mask_suffix, stems, self.class_folders).find
+        return TrueMasks(files, self.mask_suffix, stems).find
+
+    def _annotations(self) -> list[Records]:
+        """The annotated images of all splits; empty if the folder holds masks."""
+        if not self.folder.is_dir():
+            return []
+        can_be_annotated = self.class_map is not None and self.mask_suffix is None
+        if not self.object_classes and (not can_be_annotated or holds_masks(self.folder, TEST_SPLITS)):
+            return []
+        openers = find_annotations(self.folder, TEST_SPLITS, allow_unpaired=True)
+        annotations = [open_split() for open_split in openers.values()]
+        if not annotations and len(self.object_classes) > 1:
+            raise DataError(
+                f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
+            )
+        if self.class_map is not None and any(records.metadata.task is not None for records in annotations):
+            return []
+        return annotations
+
+    def _truth_of_record(self, records: Records, record: Record) -> MaskFile:
+        """The true objects of an annotated image, or its true classes."""
+        source = record["target"]
+        if self.object_classes:
+            assert isinstance(source, RenderedMask)
+            return AnnotatedObjects(source, class_indices(records.metadata.classes, self.object_classes))
+        if isinstance(source, RenderedMask):
+            assert self.class_map is not None
+            return AnnotatedClasses.from_names(source, record["name"], records.metadata.classes, self.class_map)
+        assert isinstance(source, str | Path)
+        return PageFile(source)
 
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:
         """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read."""
@@ -117,27 +137,7 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
     pictures = pictures_among(files_below(folder), folder)
     in_mask_folder = mask_folder_test([picture.path for picture in pictures])
     pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
-    masks = {}
-    for stem, path in pictures:
-        if not inputs or path.resolve() not in inputs:
-            masks[stem] = path
-    return masks
-
-
-def _annotations(folder: Path) -> list[Records]:
-    """The annotated images of all splits of a folder; empty if it holds no annotations."""
-    openers = find_annotations(folder, TEST_SPLITS, allow_unpaired=True)
-    return [open_split() for open_split in openers.values()]
-
-
-def _plain(stem: Path) -> Path:
-    """A stem with its accents composed, without the folder that tells images from masks: images/a and masks/a are a."""
-    folders = [part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND]
-    return _composed(Path(*folders, stem.name))
-
-
-def _composed(path: Path) -> Path:
-    return Path(composed(str(path)))
+    return {stem: path for stem, path in pictures if path.resolve() not in inputs}
 
 
 class TrueMasks:
@@ -146,19 +146,12 @@ class TrueMasks:
     If the suffix is None, it is detected as for training.
     """
 
-    def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Iterable[Path]) -> None:
+    def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path]) -> None:
         self.files = files
-        self._plain_files: dict[Path, Path | None] = {}  # None where several files have one name
-        for stem, file in files.items():
-            plain = _plain(stem)
-            if plain in self._plain_files:
-                self._plain_files[plain] = None
-            else:
-                self._plain_files[plain] = file
-        if suffix is None and self.files:
-            plain_stems = [_plain(stem).as_posix() for stem in stems]
+        self._plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
+        if suffix is None and files:
             plain_names = [stem.as_posix() for stem in self._plain_files]
-            suffix = detect_suffix(plain_stems, plain_names)
+            suffix = detect_suffix([_plain(stem).as_posix() for stem in stems], plain_names)
         self.suffix = suffix or ""
 
     def file(self, stem: Path) -> Path | None:
@@ -166,17 +159,17 @@ class TrueMasks:
         mask_stem = stem.with_name(stem.name + self.suffix)
         return self.files.get(mask_stem) or self._plain_files.get(_plain(mask_stem))
 
-    def find(self, pages: InputPages, number: int) -> PageFile | None:
+    def find(self, pages: Sequence[Job], number: int) -> PageFile | None:
         """The true mask of a page of an input; None if there is none."""
-        mask = self.file(pages.page_stems[number])
+        mask = self.file(page_stem(pages[number]))
         if mask is not None:
             return PageFile(mask)
-        stack = self.file(pages.stem)
+        stack = self.file(input_stem(pages))
         if stack is None or not is_tiff(stack):
             return None
         page_numbers = [index for index, _ in tiff_pages(stack)]
-        if len(page_numbers) != len(pages.jobs):
-            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages.jobs)}")
+        if len(page_numbers) != len(pages):
+            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages)}")
         return PageFile(stack, page_numbers[number])
 
 
@@ -189,44 +182,24 @@ class AnnotatedTruths:
 
     def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile]) -> None:
         self.as_truth = as_truth
-        self._by_stem: dict[Path, tuple[Records, int] | None] = {}  # None for paths that several images have
+        by_stem: list[tuple[Path, tuple[Records, int]]] = []
         self._by_file: dict[Path, tuple[Records, int]] = {}
         for records in splits:
             for index in range(len(records)):
-                record = records[index]
-                stem = _composed(stem_of(Path(records.listed_name(index))))
-                if stem in self._by_stem:
-                    self._by_stem[stem] = None
-                else:
-                    self._by_stem[stem] = (records, index)
-                if isinstance(record["image"], str | Path):
-                    self._by_file[Path(record["image"]).resolve()] = (records, index)
+                by_stem.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
+                image = records[index]["image"]
+                if isinstance(image, str | Path):
+                    self._by_file[Path(image).resolve()] = (records, index)
+        self._by_stem = _by_only_name(by_stem)
 
-    def find(self, pages: InputPages, number: int) -> MaskFile | None:
+    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
         """The truth of a page of an input; None if there is none."""
-        entry = self._by_file.get(pages.jobs[number].image.resolve())
-        if entry is None:
-            entry = self._by_stem.get(_composed(pages.page_stems[number]))
+        job = pages[number]
+        entry = self._by_file.get(job.image.resolve()) or self._by_stem.get(_composed(page_stem(job)))
         if entry is None:
             return None
         records, index = entry
         return self.as_truth(records, records[index])
-
-
-def _true_objects(objects: Sequence[str], records: Records, record: Record) -> AnnotatedObjects:
-    """The true objects of a record, given the model's classes of objects."""
-    source = record["target"]
-    assert isinstance(source, RenderedMask)
-    return AnnotatedObjects(source, class_indices(records.metadata.classes, objects))
-
-
-def _true_classes(class_map: ClassMap, records: Records, record: Record) -> MaskFile:
-    """The true classes of a record, for a model of the classes in `class_map`."""
-    source = record["target"]
-    if isinstance(source, RenderedMask):
-        return AnnotatedClasses.from_names(source, record["name"], records.metadata.classes, class_map)
-    assert isinstance(source, str | Path)
-    return PageFile(source)
 
 
 class ClassTruths:
@@ -251,10 +224,10 @@ class ClassTruths:
         if not any(masks.files for masks in self.class_masks):
             self.joined_masks = TrueMasks(files, suffix, stems)
 
-    def find(self, pages: InputPages, number: int) -> MaskFile | None:
+    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
         if self.joined_masks is not None:
-            file = self.joined_masks.file(pages.page_stems[number])
+            file = self.joined_masks.file(page_stem(pages[number]))
             return None if file is None else _masks_in_file(file, self.bits)
         files = []
         for class_masks in self.class_masks:
@@ -277,3 +250,21 @@ def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
         if len(pages) == len(bits) > 1:
             return ClassMasks(tuple(pages), bits)
     return ClassMasks((PageFile(str(path)),), bits)
+
+
+def _by_only_name(entries: Iterable[tuple[Path, Entry]]) -> dict[Path, Entry | None]:
+    """The entries by their names; None where several have one name."""
+    by_name: dict[Path, Entry | None] = {}
+    for name, entry in entries:
+        by_name[name] = None if name in by_name else entry
+    return by_name
+
+
+def _plain(stem: Path) -> Path:
+    """A stem with its accents composed, without the folder that tells images from masks: images/a and masks/a are a."""
+    folders = [part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND]
+    return _composed(Path(*folders, stem.name))
+
+
+def _composed(path: Path) -> Path:
+    return Path(composed(str(path)))

@@ -1,1 +1,0 @@
-"""Comparing predictions with the truth."""

@@ -13,7 +13,7 @@ from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_windowed
-from data_utils.sources.annotations.coco_mask import run_lengths
+from data_utils.sources.annotations.coco import run_lengths
 from data_utils.sources.annotations.layout import find_file
 from inference.inputs import find_jobs
 from runtime.errors import DataError, ImageError

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, folder_in
+from data_utils.sources.annotations.layout import SplitPaths, files_below, folder_in
 from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
-from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
 
 IMAGE = "_leftImg8bit"
@@ -87,11 +86,8 @@ def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) 
 def files(folder: Path, ending: str) -> dict[str, str]:
     """City and name of a picture -> its file below the folder, for the files whose stems end with `ending`."""
     path_by_picture: dict[str, str] = {}
-    for parent, _, names in walk(folder):
-        below = os.path.relpath(parent, folder)
-        for name in names:
-            stem, _ = os.path.splitext(name)
-            if stem.endswith(ending) and is_visible_file(name, IMAGE_SUFFIXES):
-                picture = os.path.normpath(os.path.join(below, stem.removesuffix(ending)))
-                path_by_picture[picture] = os.path.normpath(os.path.join(below, name))
+    for file in files_below(folder, IMAGE_SUFFIXES):
+        stem, _ = os.path.splitext(file)
+        if stem.endswith(ending):
+            path_by_picture[stem.removesuffix(ending)] = file
     return {picture: path_by_picture[picture] for picture in sorted(path_by_picture, key=natural_sort_key)}

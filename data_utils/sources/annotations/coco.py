@@ -3,27 +3,34 @@
 The format: https://cocodataset.org/#format-data.
 """
 
+import gc
 import json
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-from data_utils.class_names import NamedClasses
-from data_utils.sources.annotations.coco_file import CocoFile, number_categories, read_coco
-from data_utils.sources.annotations.coco_mask import CocoMask, Entry
+import numpy as np
+
+from data_utils.class_names import NamedClasses, is_background
+from data_utils.image_io.reader import read_header
+from data_utils.sources.annotations.documents import json_of
+from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fill_runs, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     describe_missing,
     find_file,
+    number_classes,
     summarize,
     without_image_roots,
 )
+from data_utils.sources.annotations.other_formats import describe_format
 from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
@@ -31,34 +38,154 @@ from data_utils.sources.pairs import open_rows, split_paths
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
+TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
+# the keys that each kind of entry needs, and their types; only categories are sorted by their ids
+KEYS = {
+    "categories": {"id": "a number", "name": "a number or text"},
+    "images": {"id": "a number or text", "file_name": "text"},
+    "annotations": {"image_id": "a number or text", "category_id": "a number or text"},
+}
 DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that drawing needs
+LONGEST_RUN = 60  # bits of a run's length
+
+Entry = dict[str, Any]
 
 
-class SplitFile(NamedTuple):
-    """A file of a split.
+class CocoFile(NamedTuple):
+    """The content of a file.
 
     Args:
-        content: what it holds.
         root: the folder above its images.
-        values: the mask value of each id of a category.
+        categories: by id.
+        objects: the objects of each image by its id.
     """
 
-    content: CocoFile
+    path: Path
     root: Path
-    values: dict[Any, int]
+    categories: dict[Any, Entry]
+    images: list[Entry]
+    objects: dict[Any, list[Entry]]
 
-    def listed_values(self) -> set[int]:
-        """The mask values of the categories that the file lists."""
-        return {self.values[number] for number in self.content.categories if number in self.values}
+    @property
+    def all_objects(self) -> list[Entry]:
+        """The objects of all images."""
+        return list(chain.from_iterable(self.objects.values()))
+
+    def used_categories(self) -> set[Any]:
+        """The ids of categories that objects have."""
+        return {entry["category_id"] for entry in self.all_objects}
+
+    def category_names(self) -> dict[Any, str]:
+        """Names of categories by id, in order; without category 0 of Roboflow, the parent of all others."""
+        names = {number: str(category["name"]) for number, category in sorted(self.categories.items())}
+        parents = [category.get("supercategory") for category in self.categories.values()]
+        if 0 in names and names[0] in parents and 0 not in self.used_categories():
+            del names[0]
+        return names
+
+    def values(self, value_by_name: Mapping[str, int]) -> dict[Any, int]:
+        """The mask value of each id of a category, given that of each name."""
+        values: dict[Any, int] = {}
+        for number, category in self.categories.items():
+            name = str(category["name"])
+            if name in value_by_name:
+                values[number] = value_by_name[name]
+        return values
 
 
-def coco_sources(row: FileRow, values: dict[int, int]) -> Sources:
+@dataclass(frozen=True)
+class CocoMask(DrawnMask):
+    """The objects of one image: crowds first, so that objects marked one by one stay; then objects, the smallest last.
+
+    Args:
+        files: all files that list objects of the image.
+        entry: JSON of the size in the files, 0 if they have none, and of the objects, with their mask values.
+    """
+
+    files: tuple[str, ...]
+    entry: bytes
+
+    def read(self) -> tuple[tuple[int, int], list[Area]]:
+        content = json.loads(self.entry)
+        name = os.path.basename(self.image)
+        picture_size, _ = read_header(self.image, self.image)
+        size = drawn_size(content["size"], picture_size, f"{self.file}: {name}")
+        ranked: list[tuple[int, Area]] = []
+        for entry in content["objects"]:
+            location = f"{self.files[entry['file']]}: annotation {entry['id']} of {name}"
+            runs = read_runs(entry.get("segmentation"), size, location)
+            if entry["value"] is None:
+                raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
+            is_crowd = bool(entry.get("iscrowd"))
+            rank = int(runs[1::2].sum())
+            if is_crowd:  # below all objects
+                rank += size[0] * size[1]
+            ranked.append((rank, Area(entry["value"], partial(fill_runs, runs), is_crowd=is_crowd)))
+        ranked.sort(key=itemgetter(0), reverse=True)
+        return size, [area for _, area in ranked]
+
+
+def coco_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, and the mask of its objects."""
     return row.images[0], CocoMask(row.targets[0], row.images[0], values, row.targets, row.entry)
+
+
+def read_runs(segmentation: Any, size: tuple[int, int], location: str) -> np.ndarray:
+    """The runs of pixels of an object in an image of `size` (H, W), as `fill_runs` draws them.
+
+    They are given as RLE, or made from polygons by COCO's own code. Raises DataError, with `location`.
+    """
+    if not segmentation:
+        raise DataError(
+            f"{location} has a box but no segmentation: it is for detection, or was exported without polygons"
+        )
+    if isinstance(segmentation, list):
+        from pycocotools import mask  # prediction needs it to read or write COCO only
+
+        polygons = [read_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
+        parts = mask.frPyObjects([points.ravel().tolist() for points in polygons], *size)
+        return np.array(run_lengths(mask.merge(parts)["counts"].decode()))
+    rle = segmentation if isinstance(segmentation, dict) else {}
+    counts = rle.get("counts")
+    if rle.get("size") != [*size] or not isinstance(counts, list | str):
+        raise DataError(
+            f"{location} is no RLE of {size[0]} x {size[1]} (height x width): size {rle.get('size')}, counts"
+            f" {type(counts).__name__}"
+        )
+    try:
+        runs = run_lengths(counts) if isinstance(counts, str) else counts
+    except ValueError as error:
+        raise DataError(f"{location} {error}") from error
+    if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != size[0] * size[1]:
+        raise DataError(f"{location} has run lengths that do not add up to {size[0]} x {size[1]} pixels")
+    return np.array(runs)
+
+
+def run_lengths(text: str) -> list[int]:
+    """Run lengths of a compressed RLE: groups of 5 bits, lowest first; each run less the one two before.
+
+    Each character is 48 more than 5 bits and, as bit 5, whether others follow; bit 4 of the last one is the sign.
+    Raises ValueError for other characters, and for a number that no picture is large enough for.
+    """
+    runs: list[int] = []
+    number = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or shift > LONGEST_RUN:
+            raise ValueError(f"has run lengths that do not add up: {character!r} is no part of one here")
+        number |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            number -= (bits & 16) << shift - 4
+            if len(runs) > 2:
+                number += runs[-2]
+            runs.append(number)
+            number = shift = 0
+    return runs
 
 
 def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES) -> SplitPaths:
@@ -101,22 +228,84 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
     for name in splits:
         for split in split_names - splits.keys():
             if re.match(rf"{re.escape(split)}[-_.]", name):
-                part_by_name[name] = split
-    if not split_names & {*splits, *part_by_name.values()}:
-        part_by_name = dict.fromkeys(splits, "train")
-    renamed = {}
-    for name, paths in splits.items():
-        split = f"{part_by_name[name]}/{name}" if name in part_by_name else name
-        renamed[split] = paths
-    return renamed
+                part_by_name[name] = f"{split}/{name}"
+    if not part_by_name and not split_names & splits.keys():
+        part_by_name = {name: f"train/{name}" for name in splits}
+    return {part_by_name.get(name, name): paths for name, paths in splits.items()}
+
+
+def read_coco(path: Path, root: Path | None = None) -> CocoFile:
+    """A file, its objects by image; `root` is the folder above its images.
+
+    Raises DataError if the file is not a COCO file of objects.
+    """
+    # the collector would traverse the parsed objects again and again, for two thirds of the time
+    gc.disable()
+    try:
+        content = json_of(path)
+    finally:
+        gc.enable()
+    categories = {entry["id"]: entry for entry in _entries(content, "categories", path)}
+    images = _entries(content, "images", path)
+    objects: dict[Any, list[Entry]] = {image["id"]: [] for image in images}
+    if len(objects) < len(images):
+        raise DataError(f"{path}: {len(images)} images have only {len(objects)} different ids")
+    strays: list[str] = []
+    for number, entry in enumerate(_entries(content, "annotations", path)):
+        entry.setdefault("id", f"number {number}")
+        if entry["image_id"] in objects:
+            objects[entry["image_id"]].append(entry)
+        else:
+            strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
+    if strays:
+        raise DataError(f"{path}: {listing(strays, separator='; ')}")
+    return CocoFile(path, root or path.parent, categories, images, objects)
+
+
+def _entries(content: dict[str, Any], key: str, path: Path) -> list[Entry]:
+    """The list under `key`, whose entries have what `KEYS` says. A test split may lack the list."""
+    entries = content.get(key, []) if "images" in content else None
+    if not isinstance(entries, list):
+        reason = describe_format(path) or f"is no COCO file of objects: it has no list {key!r}"
+        raise DataError(f"{path} {reason}")
+    for number, entry in enumerate(entries):
+        for name, expected in KEYS[key].items():
+            value = entry.get(name) if isinstance(entry, dict) else None
+            if not isinstance(value, TYPES[expected]):
+                raise DataError(f"{path}: entry {number} of {key!r} has {name} {value!r}, expected {expected}")
+    return entries
+
+
+def number_categories(files: Sequence[CocoFile], *, by_name: bool) -> tuple[NamedClasses, dict[str, int]]:
+    """The classes of all files, and the mask value of each name of a category.
+
+    Args:
+        by_name: whether categories of one name are one class; else those of one id are.
+
+    Raises DataError if files give an id different names.
+    """
+    names: dict[Any, str] = {}
+    for file in files:
+        for number, name in file.category_names().items():
+            first_name = names.setdefault(name if by_name else number, name)
+            if first_name != name:
+                raise DataError(
+                    f"{file.path}: category {number} is {name!r} here, {first_name!r} in {files[0].path} or another"
+                    " file; they must agree"
+                )
+    if all(map(is_background, names.values())):
+        raise DataError(f"{files[0].path} lists no categories")
+    ordered = list(names.values()) if by_name else [names[number] for number in sorted(names)]
+    classes, values = number_classes(ordered, str(files[0].path))
+    return classes, dict(zip(ordered, values, strict=True))
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records. All files are read: their classes are joined."""
-    contents: defaultdict[str, list[tuple[CocoFile, Path]]] = defaultdict(list)
+    contents: defaultdict[str, list[CocoFile]] = defaultdict(list)
     for name, (folder, path) in splits.items():
-        contents[name.partition("/")[0]].append((read_coco(path), folder))
-    files = [file for file, _ in chain.from_iterable(contents.values())]
+        contents[name.partition("/")[0]].append(read_coco(path, folder))
+    files = list(chain.from_iterable(contents.values()))
     classes, values = number_categories(files, by_name=len(files) > len(contents))
     are_crowds = {bool(entry.get("iscrowd")) for file in files for entry in file.all_objects}
     if are_crowds == {True}:
@@ -126,79 +315,79 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
     openers: SplitOpeners = {}
-    following = iter(values)
-    for split, split_contents in contents.items():
-        split_files = [SplitFile(file, folder, next(following)) for file, folder in split_contents]
-        openers[split] = partial(open_records, split_files, split, classes, allow_unpaired)
+    for split, split_files in contents.items():
+        openers[split] = partial(open_records, split_files, split, classes, values, allow_unpaired)
     return openers
 
 
-def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, allow_unpaired: bool) -> Records:
+def open_records(
+    files: Sequence[CocoFile], split: str, classes: NamedClasses, value_by_name: dict[str, int], allow_unpaired: bool
+) -> Records:
     """The images that the files of a split list, each with the objects and the classes of the files that list it."""
     listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
-    unpaired: dict[str, None] = {}
+    missing: dict[str, None] = {}
     repeated: list[str] = []
-    missing: list[str] = []
+    listed: dict[str, str] = {}
     for number, file in enumerate(files):
         image_folders = _image_folders(file, split)
-        for image in file.content.images:
-            path = find_file(str(image["file_name"]), image_folders)
+        for image in file.images:
+            path = find_file(image["file_name"], image_folders)
             if path is None:
-                missing.append(str(image["file_name"]))
-                unpaired[f"{image['file_name']}: listed, but the file is missing"] = None
+                missing[image["file_name"]] = None
             elif listings[path] and listings[path][-1][0] == number:
                 repeated.append(path)
             else:
                 listings[path].append((number, image))
-    first_file = files[0].content.path
+                listed[path] = _listed_name(path, image_folders)
+    first_file = files[0].path
     if repeated:
         raise DataError(
             f"{first_file}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
         )
-    folder, names_below = split_paths(list(listings))
-    annotation_files = tuple(os.path.relpath(file.content.path, first_file.parent) for file in files)
-    names = dict(classes)
+    folder, names = split_paths(list(listings))
+    annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
+    values = [file.values(value_by_name) for file in files]
+    name_by_value = dict(classes)
     rows: list[FileRow] = []
     counts: list[Counter[int]] = []
     labels: list[ImageLabels | None] = []
-    for name, (path, entries) in zip(names_below, listings.items(), strict=True):
+    for name, (path, entries) in zip(names, listings.items(), strict=True):
         _, image = entries[0]
         objects: list[Entry] = []
         labeled: set[int] = set()
         for number, entry in entries:
-            objects += _drawn_objects(files[number], number, entry)
-            labeled |= files[number].listed_values()
-        content = {"size": [image.get("height") or 0, image.get("width") or 0], "objects": objects}
-        row = FileRow(name, (name,), annotation_files, _listed_name(path, image), json.dumps(content).encode())
-        rows.append(row)
+            for found in files[number].objects[entry["id"]]:
+                drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
+                objects.append(drawn | {"value": values[number].get(found["category_id"]), "file": number})
+            labeled.update(values[number].values())
+        content = json.dumps({"size": [image.get("height"), image.get("width")], "objects": objects})
+        rows.append(FileRow(name, (name,), annotation_files, listed[path], content.encode()))
         counts.append(Counter(map(_counted_value, objects)))
-        labels.append(_as_labels(labeled - {0}, names, first_file))
+        labeled.discard(0)
+        label_names = tuple(sorted(name_by_value[value] for value in labeled))
+        is_partial = 0 < len(labeled) < len(classes) - 1
+        labels.append(ImageLabels(label_names, f"{first_file}: its categories") if is_partial else None)
     crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
     summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
-    metadata = Metadata(classes, annotations=summary)
-    sources = (coco_sources, {value: value for value in names})
-    hint = partial(describe_missing, missing, _image_folders(files[0], split), files[0].root)
-    paired_folders = (folder, first_file.parent)
     records = open_rows(
-        paired_folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file, hint=hint
+        (folder, first_file.parent),
+        rows,
+        [f"{name}: listed, but the file is missing" for name in missing],
+        Metadata(classes, annotations=summary),
+        allow_unpaired,
+        coco_sources,
+        value_by_name,
+        location=first_file,
+        hint=partial(describe_missing, list(missing), _image_folders(files[0], split), files[0].root),
     )
     return with_labels(records, labels)
 
 
-def _image_folders(file: SplitFile, split: str) -> list[str]:
+def _image_folders(file: CocoFile, split: str) -> list[str]:
     """The folders that may hold the images of a file."""
-    key = file.content.path.stem.removeprefix("instances_")
+    key = file.path.stem.removeprefix("instances_")
     names = (f"images/{key}", key, f"images/{split}", split, "images", "data", "JPEGImages", "")
     return [str(folder) for folder in dict.fromkeys(file.root / name for name in names) if folder.is_dir()]
-
-
-def _drawn_objects(file: SplitFile, number: int, image: Entry) -> list[Entry]:
-    """The objects of an image, with the keys that drawing needs; `number` is the index of their file."""
-    objects: list[Entry] = []
-    for found in file.content.objects[image["id"]]:
-        drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
-        objects.append(drawn | {"value": file.values.get(found["category_id"]), "file": number})
-    return objects
 
 
 def _counted_value(found: Entry) -> int:
@@ -208,22 +397,8 @@ def _counted_value(found: Entry) -> int:
     return found["value"]
 
 
-def _as_labels(values: set[int], names: Mapping[MaskValue, str], file: Path) -> ImageLabels | None:
-    """The classes of these values, as the labels of an image; None if these are all classes, or none is listed."""
-    if not values or len(values) == len(names) - 1:
-        return None
-    return ImageLabels(tuple(sorted(names[value] for value in values)), f"{file}: its categories")
-
-
-def _listed_name(path: str, image: Entry) -> str:
-    """The end of an image's path that its file lists, without the folder of all images or of a split.
-
-    The file may list more folders, of another machine.
-    """
-    parts: list[str] = []
-    listed_parts = unquote(str(image["file_name"]).replace("\\", "/")).split("/")
-    for part, listed_part in zip(reversed(Path(path).parts), reversed(listed_parts), strict=False):
-        if unquote(part) != listed_part:
-            break
-        parts.insert(0, part)
-    return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
+def _listed_name(path: str, image_folders: Sequence[str]) -> str:
+    """The path of an image below its folder, without folders of all images or of a split."""
+    folder = next(folder for folder in image_folders if path.startswith(os.path.join(folder, "")))
+    *folders, name = Path(path).relative_to(folder).parts
+    return "/".join([*without_image_roots(folders), name])

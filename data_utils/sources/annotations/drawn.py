@@ -1,4 +1,4 @@
-"""Masks drawn from the areas that a file lists, polygons and other shapes by Pillow."""
+"""Masks drawn from the areas that a file lists: shapes as Pillow fills them, and runs of pixels."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -106,10 +106,9 @@ class DrawnMask(LayeredMask):
                     area.outline(picture, CROWD)
                 elif area.value == 0:
                     area.outline(picture, 0)
-            if picture.getbbox():
-                pixels = np.asarray(picture)
-                truth |= (pixels == OBJECT).astype(np.int64) << bit
-                unknown |= (pixels == CROWD).astype(np.int64) << bit
+            pixels = np.asarray(picture)
+            truth |= (pixels == OBJECT).astype(np.int64) << bit
+            unknown |= (pixels == CROWD).astype(np.int64) << bit
         return pack_bits(truth, unknown)
 
 
@@ -128,7 +127,7 @@ def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
     return flat.reshape(-1, 2)
 
 
-def drawn_size(stated: tuple[Any, Any], picture: tuple[int, int], location: str) -> tuple[int, int]:
+def drawn_size(stated: Sequence[Any], picture: tuple[int, int], location: str) -> tuple[int, int]:
     """(H, W) that annotations are made for: the size stated in their file, else that of the `picture`.
 
     Raises DataError, with `location`, unless it fits the picture, maybe resized: so the memory that drawing takes
@@ -156,6 +155,21 @@ def _draw(method: str, coordinates: Sequence[float], options: dict[str, Any], pi
     getattr(ImageDraw.Draw(picture), method)(coordinates, fill=value, **options)
 
 
-def fill_polygon(points: np.ndarray, picture: Image.Image, value: int) -> None:
-    """Fill a polygon (n, 2) by Pillow's rule: its border is inside."""
-    ImageDraw.Draw(picture).polygon(points.ravel().tolist(), fill=value)
+def polygon(points: np.ndarray) -> Outline:
+    """A polygon (n, 2), filled by Pillow's rule: its border is inside."""
+    return pillow_shape("polygon", points.ravel().tolist())
+
+
+def fill_runs(runs: np.ndarray, picture: Image.Image, value: int) -> None:
+    """Draw a value where runs of pixels say: lengths outside and inside in turn, down one column after the other."""
+    is_inside = np.arange(len(runs), dtype=np.uint8) % 2
+    reached = np.flatnonzero(runs * is_inside)
+    if not reached.size:  # an object outside of the picture
+        return
+    height = picture.height
+    ends = np.cumsum(runs)
+    left = ends[reached[0] - 1] // height
+    right = -(-ends[reached[-1]] // height)
+    ends = ends.clip(left * height, right * height)  # only columns that are reached are made
+    columns = np.repeat(255 * is_inside, np.diff(ends, prepend=left * height)).reshape(right - left, height)
+    picture.paste(value, (int(left), 0), Image.fromarray(np.ascontiguousarray(columns.T)))

@@ -7,7 +7,7 @@ import os
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from data_utils.sources.annotations.drawn import (
     DrawnMask,
     Outline,
     drawn_size,
-    fill_polygon,
     pillow_shape,
+    polygon,
     read_points,
 )
 from data_utils.sources.annotations.layout import (
@@ -103,8 +103,11 @@ class LabelmeMask(DrawnMask):
 
     def read(self) -> tuple[tuple[int, int], list[Area]]:
         content = read_labelme(self.file)
-        stated = (content.get("imageHeight"), content.get("imageWidth"))
-        size = drawn_size(stated, self._picture_size(content), self.file)
+        if not self.image and not content.get("imageData"):
+            raise DataError(f"{self.file} has no image file beside it, and holds none")
+        picture = self.image or LabelmeImage(self.file).read()
+        picture_size, _ = read_header(picture, self.image or f"{self.file}: imageData")
+        size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, self.file)
         areas: list[Area] = []
         for number, shape in enumerate(content["shapes"], 1):
             location = f"{self.file}: shape {number}"
@@ -114,14 +117,6 @@ class LabelmeMask(DrawnMask):
             outline = outline_of(shape, f"{location} ({label})")
             areas.append(Area(self.values[label], outline, shape.get("group_id")))
         return size, areas
-
-    def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
-        """(H, W) of the image from its header, in the image's own file or in this file."""
-        if self.image:
-            return read_header(self.image, self.image)[0]
-        if not content.get("imageData"):
-            raise DataError(f"{self.file} has no image file beside it, and holds none")
-        return read_header(LabelmeImage(self.file).read(), f"{self.file}: imageData")[0]
 
 
 def read_labelme(file: str) -> dict[str, Any]:
@@ -155,7 +150,7 @@ def outline_of(shape: dict[str, Any], location: str) -> Outline:
         return pillow_shape("line", points.ravel().tolist(), width=LINE_WIDTH, joint="curve")
     if kind == "rectangle" and len(points) == 2:
         return pillow_shape("rectangle", low + high)
-    return partial(fill_polygon, points)
+    return polygon(points)
 
 
 def _stamp(mask: Any, corner: tuple[int, int], location: str, picture: Image.Image, value: int) -> None:
@@ -174,9 +169,8 @@ def _disc(center: np.ndarray, radius: float) -> Outline:
 def labelme_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, from its own file or else from the JSON file, and its mask."""
     (file,) = row.targets
-    if row.images:
-        return row.images[0], LabelmeMask(file, row.images[0], values)
-    return LabelmeImage(file), LabelmeMask(file, "", values)
+    image = "".join(row.images)
+    return image or LabelmeImage(file), LabelmeMask(file, image, values)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -257,6 +251,33 @@ def _contents(path: str) -> Contents | None:
     return Contents(dict(counts), image, bool(content.get("imageData")), points, len(shapes) - points)
 
 
+def find_images(
+    folders: tuple[Path, Path], images_by_stem: Mapping[str, str], contents_by_file: Mapping[str, Contents | None]
+) -> dict[str, str | None]:
+    """JSON file -> its image below the folder of images, "" for the image in the file itself, None if there is none.
+
+    The image is that of the file's stem, or else the one that the file names. A file that cannot be read is assumed to
+    hold its image, so that the file is reported as that image's problem.
+    """
+    images, files = folders
+    image_by_file: dict[str, str | None] = {}
+    for file, contents in contents_by_file.items():
+        stem, _ = os.path.splitext(file)
+        image = images_by_stem.get(stem)
+        if image is None and contents is not None:
+            path = find_file(contents.image, [os.path.join(files, os.path.dirname(file)), str(images)])
+            image = path and os.path.relpath(path, images)
+        if image is None and (contents is None or contents.is_embedded):
+            image = ""
+        image_by_file[file] = image
+    return image_by_file
+
+
+def images_by_stem(folder: Path) -> dict[str, str]:
+    """The images of a folder by their stems; none if all are in JSON files."""
+    return files_by_stem(folder, "images") if holds_pictures(folder) else {}
+
+
 def open_records(
     folders: tuple[Path, Path],
     contents_by_file: dict[str, Contents | None],
@@ -264,46 +285,30 @@ def open_records(
     values: dict[str, int],
     allow_unpaired: bool,
 ) -> FileRecords:
-    """Pairs by stem; if there is no image of the stem, the image that the JSON file names, else the one in the file.
-
-    A file that cannot be read is assumed to hold its image, so that the file is reported as that image's problem.
-    """
-    images, files = folders
-    by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
+    """The images of JSON files."""
+    by_stem = images_by_stem(folders[0])
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
+    objects: list[Counter[int]] = []
     files_by_image: dict[str, list[str]] = defaultdict(list)
-    for file, contents in contents_by_file.items():
-        image = by_stem.get(os.path.splitext(file)[0]) or named_image(folders, file, contents)
-        if image is None and contents and not contents.is_embedded:
+    for file, image in find_images(folders, by_stem, contents_by_file).items():
+        if image is None:
             unpaired.append(f"{file}: no image of its name")
             continue
-        pairs.append((image or "", file))
-        if image:
-            files_by_image[image].append(file)
-    several = {image: names for image, names in files_by_image.items() if len(names) > 1}
-    if several:
-        texts = [f"{image} ({listing(names, separator='; ')})" for image, names in several.items()]
-        conflicts = listing(texts, separator="; ")
-        raise DataError(f"{files}: {len(several)} images have several labelme files: {conflicts}; keep one of each")
-    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
-    objects: list[Counter[int]] = []
-    for _, file in pairs:
-        counts: Counter[int] = Counter()
+        pairs.append((image, file))
+        files_by_image[image].append(file)
         contents = contents_by_file[file]
-        if contents is not None:
-            for label, count in contents.objects.items():
-                counts[values.get(label, IGNORE_INDEX)] += count
+        counts: Counter[int] = Counter()
+        for label, count in (contents.objects if contents else {}).items():
+            counts[values.get(label, IGNORE_INDEX)] += count
         objects.append(counts)
-    summary = summarize("labelme", objects, classes)
-    metadata = Metadata(classes, annotations=summary)
+    conflicts: list[str] = []
+    for image, files in files_by_image.items():
+        if image and len(files) > 1:
+            conflicts.append(f"{image} ({listing(files, separator='; ')})")
+    if conflicts:
+        text = listing(conflicts, separator="; ")
+        raise DataError(f"{folders[1]}: {len(conflicts)} images have several labelme files: {text}; keep one of each")
+    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
+    metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, annotated_rows(pairs), unpaired, metadata, allow_unpaired, labelme_sources, values)
-
-
-def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:
-    """The path, below the folder of images, of the image that a JSON file names; None if it is not there."""
-    if not contents or not contents.image:
-        return None
-    images, files = folders
-    path = find_file(contents.image, [os.path.join(files, os.path.dirname(file)), str(images)])
-    return None if path is None else os.path.relpath(path, images)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from unicodedata import normalize
@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, split_folders, splits_below, wanted_splits
 from data_utils.sources.records import AnnotationSummary
@@ -82,24 +83,23 @@ def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -
     listed: dict[str, str] = {}
     for name in names:
         base = name.replace("\\", "/").rpartition("/")[2]
-        listed[base.casefold()] = listed[os.path.splitext(base)[0].casefold()] = base
+        stem, _ = os.path.splitext(base)
+        listed[base.casefold()] = listed[stem.casefold()] = base
     counts: Counter[str] = Counter()
-    alike: list[str] = []
-    for parent, _, files in walk(root):
-        for file in files:
-            stem, ending = os.path.splitext(file)
-            found = listed.get(file.casefold()) or (listed.get(stem.casefold()) if ending else None)
-            if found in (file, stem):
-                counts[parent] += 1
-            elif found is not None:
-                alike.append(f"{os.path.relpath(os.path.join(parent, file), root)} is there for {found}")
+    alike = ""
+    for file in files_below(root, IMAGE_SUFFIXES + VOLUME_SUFFIXES):
+        folder, base = os.path.split(file)
+        stem, _ = os.path.splitext(base)
+        found = listed.get(base.casefold()) or listed.get(stem.casefold())
+        if found in (base, stem):
+            counts[folder] += 1
+        elif found is not None and not alike:
+            alike = f"; {file} is there for {found}: names must agree in all characters"
     below = [f"{os.path.relpath(folder, root)}/" for folder in folders if root in Path(folder).parents]
     text = f"; looked in {listing([str(root), *below])}"
     for folder, count in counts.most_common(1):
-        text += f"; {os.path.relpath(folder, root)}/ holds {count} of them: move them to images/"
-    if alike:
-        text += f"; {alike[0]}: names must agree in all characters"
-    return text
+        text += f"; {folder or '.'}/ holds {count} of them: move them to images/"
+    return text + alike
 
 
 def without_image_roots(folders: Sequence[str]) -> Sequence[str]:
@@ -107,13 +107,18 @@ def without_image_roots(folders: Sequence[str]) -> Sequence[str]:
     return list(dropwhile(IMAGE_ROOT.fullmatch, folders))
 
 
-def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
-    """Whether any picture, or file of these endings, lies in a folder or below it."""
-    for _, folders, names in walk(folder):
+def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """The files with these endings in a folder and below it, hidden ones left out, as paths below the folder."""
+    for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if any(is_visible_file(name, suffixes) for name in names):
-            return True
-    return False
+        for name in names:
+            if is_visible_file(name, suffixes):
+                yield os.path.relpath(os.path.join(parent, name), folder)
+
+
+def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
+    """Whether any picture, or file with these endings, lies in a folder or below it."""
+    return next(files_below(folder, suffixes), None) is not None
 
 
 def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, list[int]]:

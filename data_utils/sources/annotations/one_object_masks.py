@@ -1,7 +1,7 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,23 +33,20 @@ class OneObjectMasks(RenderedMask):
 
     def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
-        if not self.masks:
-            return np.zeros(read_header(self.image, self.image)[0], np.uint16)
         most = np.iinfo(np.uint16).max
         if len(self.masks) > most:
             raise DataError(f"{self.folder}: holds {len(self.masks):,} masks, at most {most:,} are read")
-        ids: np.ndarray | None = None
+        if not self.masks:
+            return np.zeros(read_header(self.image, self.image)[0], np.uint16)
+        ids = np.zeros(read_header(self.masks[0], self.masks[0])[0], np.uint16)
         for number, path in enumerate(self.masks, 1):
             values = decode_mask(path, path).values
             is_object = values.reshape(*values.shape[:2], -1).any(axis=2)
-            if ids is None:
-                ids = np.zeros(is_object.shape, np.uint16)
             if is_object.shape != ids.shape:
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
                 names = f"{os.path.basename(self.masks[0])} and {os.path.basename(path)}"
                 raise DataError(f"{self.folder}: its masks {names} have different sizes, {sizes}")
             ids[is_object] = number
-        assert ids is not None
         return ids
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,17 +57,7 @@ class OneObjectMasks(RenderedMask):
 def one_object_sources(row: FileRow) -> Sources:
     """An image, and the masks of its objects."""
     folder, *masks = row.targets
-    return row.images[0], OneObjectMasks(folder, row.images[0], tuple(filter(None, masks)))
-
-
-def picture_names(folder: str) -> list[str]:
-    """The names of the pictures in a folder, in their natural order. Raises DataError if it cannot be read."""
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    visible_names = [name for name in names if is_visible_file(name, IMAGE_SUFFIXES)]
-    return sorted(visible_names, key=natural_sort_key)
+    return row.images[0], OneObjectMasks(folder, row.images[0], tuple(masks))
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -87,21 +74,25 @@ def _is_set(root: Path) -> bool:
 
 def find_object_images(root: Path) -> list[tuple[str, Path]]:
     """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
-    if not _is_set(root):
-        return []
     images: list[tuple[str, Path]] = []
-    for folder, names in _image_folders(root):
-        if len(names) != 1:
+    for folder in children(root).values() if _is_set(root) else ():
+        pictures = _pictures(folder, IMAGES)
+        if len(pictures) != 1:
             return []
-        images.append((folder.name, children(folder)[IMAGES] / names[0]))
-    return images
+        images.append((folder.name, pictures[0]))
+    return sorted(images, key=lambda pair: natural_sort_key(pair[0]))
 
 
-def _image_folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder in `root`, with the names of the images in its folder of images."""
-    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
-        images = children(folder).get(IMAGES)
-        yield folder, picture_names(str(images)) if images else []
+def _pictures(folder: Path, kind: str) -> list[Path]:
+    """The pictures in the folder of a kind, in the natural order of their names; none if there is no such folder."""
+    below = children(folder).get(kind)
+    if below is None:
+        return []
+    try:
+        names = [name for name in os.listdir(below) if is_visible_file(name, IMAGE_SUFFIXES)]
+    except OSError as error:
+        raise DataError(f"{below} cannot be read ({error.strerror})") from error
+    return [below / name for name in sorted(names, key=natural_sort_key)]
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -113,17 +104,14 @@ def open_records(root: Path, allow_unpaired: bool) -> FileRecords:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
     unpaired: list[str] = []
-    for folder, images in _image_folders(root):
-        inside = children(folder)
+    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
+        images = _pictures(folder, IMAGES)
+        masks = children(folder).get(MASKS)
         if len(images) > 1:
-            raise DataError(f"{inside[IMAGES]}: holds {len(images)} images, expected the one that masks/ belongs to")
-        if images and MASKS in inside:
-            image = str((inside[IMAGES] / images[0]).relative_to(root))
-            name = folder.name + os.path.splitext(image)[1]
-            masks = inside[MASKS].relative_to(root)
-            mask_files = (str(masks / mask) for mask in picture_names(str(inside[MASKS])))
-            rows.append(FileRow(name, (image,), (str(masks), *mask_files)))
+            raise DataError(f"{images[0].parent}: holds {len(images)} images, expected the one that masks/ belongs to")
+        if images and masks:
+            files = [str(path.relative_to(root)) for path in (*images, masks, *_pictures(folder, MASKS))]
+            rows.append(FileRow(folder.name + images[0].suffix, (files[0],), tuple(files[1:])))
         else:
-            missing_part = MASKS if images else "image"
-            unpaired.append(f"{folder.name}: has no {missing_part}")
+            unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
     return open_rows((root, root), rows, unpaired, Metadata(task=TASK), allow_unpaired, one_object_sources)

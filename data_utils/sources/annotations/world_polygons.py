@@ -3,21 +3,28 @@
 One file for all images beside the folder of images, or a file for each image in masks/, labels/ or annotations/.
 """
 
+import json
+import logging
+import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
-from data_utils.image_io.gdal import load_rasterio
+from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.mask_values import number_type
+from data_utils.sources.annotations.documents import reading
 from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
-from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
@@ -29,9 +36,43 @@ from data_utils.sources.folder import (
 )
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
-from runtime.errors import DataError
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
+from runtime.errors import DataError, one_line
 
 MAX_PIXEL_DISTANCE = 2**31  # pixels from an image, beyond which nothing is rendered
+GEOPACKAGE = ".gpkg"
+SUFFIXES = (".geojson", GEOPACKAGE)
+LONGITUDE_LATITUDE = 4326  # EPSG: the CRS of a GeoJSON file that names none
+ONLY_CLASS = "polygon"  # the class of polygons without --label-column
+EPSG = "EPSG:"
+OUT_OF_REACH = "CPLE_AppDefinedError"  # the error of GDAL for a corner that a CRS does not reach
+GEOJSON_AS_IT_IS = {  # GDAL changes no coordinate to the CRS that it is told
+    "driver": "GeoJSON",
+    "geometry_type": "Unknown",
+    "crs": f"{EPSG}{LONGITUDE_LATITUDE}",
+    "layer_options": {"SIGNIFICANT_FIGURES": "17"},
+}
+ANY_KIND = ("Unknown", "GeometryCollection")  # types of layers that may hold polygons
+
+
+class Shape(NamedTuple):
+    """A polygon, or several that belong together: closed rings (n, 2) as (x, y), and the class from a column."""
+
+    rings: tuple[np.ndarray, ...]
+    label: str
+
+
+class Shapes(NamedTuple):
+    """The shapes of a file.
+
+    Args:
+        crs: an EPSG number or a text (WKT); None if it is the CRS of the images.
+        boxes: (N, 4), (left, top, right, bottom) of each shape; infinite for one that this CRS does not reach.
+    """
+
+    shapes: Sequence[Shape]
+    crs: int | str | None
+    boxes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -59,9 +100,7 @@ class PolygonMask(RenderedMask):
         check_memory(size[0] * size[1], "the mask")
         mask = np.zeros(size, number_type(self.values.values()))
         first = np.array([columns[0], rows[0]], float)
-        shapes = []
-        for rings, value in self._shapes_near(_grid(self.image), first, size):
-            shapes.append(({"type": "Polygon", "coordinates": rings}, value))
+        shapes = list(self._shapes_near(_grid(self.image), first, size))
         if shapes:
             load_rasterio(self.file)
             from rasterio.features import rasterize
@@ -71,35 +110,29 @@ class PolygonMask(RenderedMask):
 
     def _shapes_near(
         self, grid: Grid, first: np.ndarray, size: tuple[int, int]
-    ) -> Iterator[tuple[list[list[list[float]]], int]]:
-        """The rings and the value of each shape in a part of the image, of `size` (H, W).
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """The geometry and the value of each shape in a part of the image, of `size` (H, W).
 
-        Rings are in pixels from `first`, the (column, row) where the part begins. Where they lie in each other, every
-        second one is a hole.
+        Corners are in pixels from `first`, the (column, row) where the part begins. Of rings that lie in each other,
+        every second one is a hole.
         """
         epsg = None
         if grid.place.crs is not None:
             epsg = grid.place.crs.epsg
             if epsg is None:
                 raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
-        shapes, boxes = shapes_in(self.file, self.column, epsg)
+        shapes, _, boxes = read_shapes(self.file, self.column, epsg)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
             corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
-        low = corners.min(axis=1)
-        high = corners.max(axis=1)
         is_near = (np.abs(corners) < MAX_PIXEL_DISTANCE).all(axis=(1, 2))
-        is_near &= (high > 0).all(axis=1) & (low < size[::-1]).all(axis=1)
+        is_near &= (corners.max(axis=1) > 0).all(axis=1) & (corners.min(axis=1) < size[::-1]).all(axis=1)
         for index in np.flatnonzero(is_near).tolist():
             rings = []
             for ring in shapes[index].rings:
-                pixels = (np.stack(grid.place.to_pixels(*ring.T), axis=1) - first).tolist()
-                is_closed = len(pixels) > 3 and pixels[0] == pixels[-1]
-                if not is_closed:
-                    pixels.append(pixels[0])
-                rings.append(pixels)
-            yield rings, self.values[shapes[index].label]
+                rings.append((np.stack(grid.place.to_pixels(*ring.T), axis=1) - first).tolist())
+            yield {"type": "Polygon", "coordinates": rings}, self.values[shapes[index].label]
 
 
 def _grid(image: str) -> Grid:
@@ -180,3 +213,170 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     metadata = Metadata(classes, annotations=summary)
     sources = (rendered_sources, PolygonMask, config.label_column, values)
     return pair(folders, Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
+
+
+def read_shapes(file: str, column: str | None, target: int | None = None) -> Shapes:
+    """The polygons of a file, labeled by a column, in the CRS of the EPSG number `target`, or else in their own.
+
+    Raises DataError for a file without polygons, and for polygons that cannot be brought there.
+    """
+    try:
+        changed = os.stat(file).st_mtime_ns
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror})") from error
+    return _read_shapes(file, column, target, changed)
+
+
+@lru_cache(maxsize=16)
+def _read_shapes(file: str, column: str | None, target: int | None, changed: int) -> Shapes:
+    """The polygons of a file; `changed`, the time of its last change, tells versions apart in the cache."""
+    if target is not None:
+        shapes, crs, boxes = _read_shapes(file, column, None, changed)
+        if crs is None or crs == target:
+            return Shapes(shapes, crs, boxes)
+        shapes = _transform(shapes, crs, target, file)
+        return Shapes(shapes, target, _boxes(shapes))
+    if file.lower().endswith(GEOPACKAGE):
+        features, crs = _read_geopackage(file, column)
+    else:
+        with reading(file, "GeoJSON"):
+            content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
+        features, crs = content.get("features"), _epsg(content.get("crs"), file)
+    if not isinstance(features, list):
+        raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
+    shapes = []
+    for number, feature in enumerate(features, 1):
+        location = f"{file}: feature {number}"
+        rings = _rings(feature, location)
+        if rings:
+            shapes.append(Shape(rings, _label(feature.get("properties"), column, location)))
+    return Shapes(shapes, crs, _boxes(shapes))
+
+
+def _boxes(shapes: Sequence[Shape]) -> np.ndarray:
+    boxes = np.full((len(shapes), 4), np.inf)
+    for box, shape in zip(boxes, shapes, strict=True):
+        corners = np.concatenate(shape.rings)
+        if np.isfinite(corners).all():
+            box[:2] = corners.min(axis=0)
+            box[2:] = corners.max(axis=0)
+    return boxes
+
+
+def _rings(feature: Any, location: str) -> tuple[np.ndarray, ...]:
+    """The closed rings (n, 2) of a polygon or of several, without heights; nothing for an empty geometry.
+
+    Raises DataError, with `location`, for anything else.
+    """
+    rings: list[np.ndarray] = []
+    try:
+        geometry = feature.get("geometry")
+        if geometry is None:
+            return ()
+        polygons = {"Polygon": [geometry["coordinates"]], "MultiPolygon": geometry["coordinates"]}[geometry["type"]]
+        for ring in chain.from_iterable(polygons):
+            corners = np.array([position[:2] for position in ring], np.float64)
+            if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
+                raise ValueError
+            is_closed = len(corners) > 3 and (corners[0] == corners[-1]).all()
+            rings.append(corners if is_closed else np.concatenate([corners, corners[:1]]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{location} is no Polygon or MultiPolygon of rings of 3 finite positions or more: {str(feature)[:80]}"
+        ) from error
+    return tuple(rings)
+
+
+def _label(properties: Any, column: str | None, location: str) -> str:
+    """The class of a feature, from a column. Raises DataError, with `location`, if it is missing or not a class."""
+    if column is None:
+        return ONLY_CLASS
+    columns = properties if isinstance(properties, dict) else {}
+    value = columns.get(column)
+    if not isinstance(value, str | int | float):
+        raise DataError(
+            f"{location} has {str(value)[:40]} in the column {column}, expected a name or a number; its columns are"
+            f" {', '.join(columns) or 'none'}; give --label-column"
+        )
+    return str(value)
+
+
+def _epsg(crs: Any, file: str) -> int:
+    """The EPSG number of the `crs` of a file."""
+    if crs is None:
+        return LONGITUDE_LATITUDE
+    name = str(crs)
+    if isinstance(crs, dict) and isinstance(crs.get("properties"), dict):
+        name = str(crs["properties"].get("name"))
+    if name.upper().endswith("CRS84"):
+        return LONGITUDE_LATITUDE
+    code = name.rpartition(":")[2]
+    if "EPSG" not in name.upper() or not code.isdecimal() or len(code) > 6:
+        raise DataError(f"{file}: its crs is {name[:80]!r}, expected an EPSG number; bring it to EPSG:4326")
+    return int(code)
+
+
+def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: str) -> list[Shape]:
+    """The shapes in another CRS; corners are infinite in a shape that it does not reach.
+
+    Raises DataError if there is no way from one CRS to the other.
+    """
+    rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
+    from rasterio.warp import transform
+
+    if not shapes:
+        return []
+    rings = list(chain.from_iterable(shape.rings for shape in shapes))
+    corners = np.concatenate(rings)
+    try:
+        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
+        moved_corners = np.stack(transform(*systems, *corners.T), axis=1)
+    except Exception as error:
+        if not is_gdal_error(error):
+            raise
+        if type(error).__name__ != OUT_OF_REACH:
+            name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+            raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+        if len(shapes) > 1:
+            half = len(shapes) // 2
+            return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
+        moved_corners = np.full_like(corners, np.inf)
+    moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
+    return [Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes]
+
+
+def _read_geopackage(file: str, column: str | None) -> tuple[list[Any], int | str | None]:
+    """The features of a GeoPackage, which GDAL brings to GeoJSON, and their CRS."""
+    try:
+        import pyogrio
+        from pyogrio import raw
+    except ImportError as error:
+        raise DataError(f"{file} needs pyogrio to be read: pip install pyogrio") from error
+    logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # the error has GDAL's message
+    content = BytesIO()
+    try:
+        layers = []
+        for name, kind in pyogrio.list_layers(file).tolist():
+            if kind is not None and ("Polygon" in kind or kind in ANY_KIND):
+                layers.append(str(name))
+        if len(layers) != 1:
+            raise DataError(f"{file}: holds {len(layers)} layers of polygons, expected one ({', '.join(layers)})")
+        names = pyogrio.read_info(file, layer=layers[0])["fields"].tolist()
+        columns = [column] if column in names else []
+        meta, _, geometries, values = raw.read(file, layer=layers[0], columns=columns, force_2d=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numbers that are not finite are an error below
+            raw.write(content, geometries, values, columns, **GEOJSON_AS_IT_IS)
+    except DataError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"{file} cannot be read as a GeoPackage ({one_line(error)})") from error
+    features = json.loads(content.getvalue())["features"]
+    for number, (feature, geometry) in enumerate(zip(features, geometries, strict=True), 1):
+        if feature["geometry"] is None and geometry is not None:
+            raise DataError(f"{file}: feature {number} has numbers that are not finite")
+        feature["properties"] = dict.fromkeys(names) | feature["properties"]
+    crs = meta["crs"]
+    if isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal():
+        return features, int(crs[len(EPSG) :])
+    return features, crs

@@ -17,7 +17,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
-from data_utils.sources.annotations.drawn import Area, DrawnMask, fill_polygon, read_points
+from data_utils.sources.annotations.drawn import Area, DrawnMask, polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     annotated_rows,
@@ -42,6 +42,7 @@ NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
 MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a larger coordinate is in pixels
 # key in data.yaml -> names of the split's folder
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+CLASS_INDEX = re.compile(r"[0-9]{1,9}")
 
 
 class YoloMask(DrawnMask):
@@ -49,18 +50,17 @@ class YoloMask(DrawnMask):
 
     def read(self) -> tuple[tuple[int, int], list[Area]]:
         size, _ = read_header(self.image, self.image)
-        height, width = size
         areas: list[tuple[float, Area]] = []
         for number, line in enumerate(lines_of(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
-                points = shares * (width, height)
-                areas.append((_area(points), Area(self.values[index], partial(fill_polygon, points))))
+                points = shares * size[::-1]
+                areas.append((_surface(points), Area(self.values[index], polygon(points))))
         areas.sort(key=lambda pair: pair[0], reverse=True)
         return size, [area for _, area in areas]
 
 
-def _area(points: np.ndarray) -> float:
+def _surface(points: np.ndarray) -> float:
     """The area of a polygon (n, 2), in square units of its points, by the shoelace formula."""
     x, y = points.T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
@@ -75,7 +75,7 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
     farthest = np.abs(points).max()
     if farthest > MAX_RELATIVE_COORDINATE:
         raise DataError(f"{location}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
-    if not re.fullmatch(r"[0-9]{1,9}", first) or int(first) >= count:
+    if not CLASS_INDEX.fullmatch(first) or int(first) >= count:
         raise DataError(f"{location} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
 
@@ -94,13 +94,21 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     for split, folder_names in SPLITS.items():
         if split == "test" and split not in wanted_splits(named_splits):
             continue
-        places = _listed_places(content.get(split), split, settings, str(content.get("path") or ""))
+        listed = content.get(split)
+        if isinstance(listed, list):
+            raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
+        # Roboflow's ../train/images means train/images
+        inside = re.sub(r"^(\.\./)+", "", str(listed or ""))
+        base = root / str(content.get("path") or "")
+        places = [base / inside, root / inside, base / str(listed)] if inside else []
         for name in folder_names:
-            places += [path for path in (root / name / "images", root / "images" / name) if path.is_dir()]
+            places += [root / name / "images", root / "images" / name]
+        # not `Path.exists`, which raises an OSError for a name that is too long
+        places = [place for place in places if os.path.exists(place)]
         if places:
             splits[split] = (places[0], settings)
         elif split == "train":
-            raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
+            raise DataError(f"{settings} says train: {listed}, which is not there")
     # in small examples val is train; some of train is held out instead
     if splits.get("val") == splits["train"]:
         del splits["val"]
@@ -129,18 +137,6 @@ def read_settings(path: Path) -> dict[str, Any]:
         if not isinstance(name, str):
             raise DataError(f"{path}: the name of class {index} is {str(name)[:40]}, expected a text")
     return content | {"names": names}
-
-
-def _listed_places(value: Any, split: str, settings: Path, base: str) -> list[Path]:
-    """The folders, or files of lists of images, that data.yaml may mean for a split, and that are there."""
-    if isinstance(value, list):
-        raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
-    root = settings.parent
-    # Roboflow's ../train/images means train/images
-    inside = re.sub(r"^(\.\./)+", "", str(value or ""))
-    paths = [root / base / inside, root / inside, root / base / str(value)]
-    # not `Path.exists`, which raises an OSError for a name that is too long
-    return [path for path in paths if inside and os.path.exists(path)]
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -198,22 +194,17 @@ def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[i
     with suppress(DataError):
         for line in lines_of(file and folder / file):
             index, _, _ = line.strip().partition(" ")
-            if re.fullmatch(r"[0-9]{1,9}", index):
+            if CLASS_INDEX.fullmatch(index):
                 counts[values.get(int(index), IGNORE_INDEX)] += 1
     return counts
 
 
 def label_folder(images: Path, root: Path) -> Path:
-    """The folder of text files: `images` with its last part `images` replaced by `labels`, or `images` itself."""
-    above = Path()
-    below = images
-    if images.is_relative_to(root):
-        above = root
-        below = images.relative_to(root)
-    matches = [i for i, part in enumerate(below.parts) if part.lower() in IMAGE_FOLDERS]
-    if not matches:
-        return images
-    last = matches[-1]
-    above = above.joinpath(*below.parts[:last])
-    labels = folder_in(above, ("labels",)) or above / "labels"
-    return labels.joinpath(*below.parts[last + 1 :])
+    """The folder of text files: `images` with its last part `images` below `root` replaced by `labels`, or `images`."""
+    for folder in (images, *images.parents):
+        if folder == root:
+            break
+        if folder.name.lower() in IMAGE_FOLDERS:
+            labels = folder_in(folder.parent, ("labels",)) or folder.with_name("labels")
+            return labels / images.relative_to(folder)
+    return images

@@ -15,8 +15,7 @@ import numpy as np
 
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations import coco
-from data_utils.sources.annotations.coco_file import CocoFile, read_coco
-from data_utils.sources.annotations.coco_mask import Entry
+from data_utils.sources.annotations.coco import CocoFile, Entry, read_coco
 from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
     Certainty,

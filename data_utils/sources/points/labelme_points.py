@@ -12,8 +12,6 @@ from typing import Any
 
 from data_utils.point_states import PRESENT
 from data_utils.sources.annotations import labelme
-from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.folder import files_by_stem
 from data_utils.sources.points.table import (
     ImagePoints,
     PointFileFormat,
@@ -50,15 +48,13 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     tables: dict[str, PointTable] = {}
     for split, folders in splits.items():
         images, files = folders
-        by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
+        contents_by_file = contents_by_split[split]
         entries: list[ImagePoints] = []
-        for file, contents in contents_by_split[split].items():
-            if contents is None and not labelme.is_labelme(files / file):
+        for file, image in labelme.find_images(folders, labelme.images_by_stem(images), contents_by_file).items():
+            if contents_by_file[file] is None and not labelme.is_labelme(files / file):
                 continue  # the file belongs to something else
-            stem = os.path.splitext(file)[0]
-            image = by_stem.get(stem) or labelme.named_image(folders, file, contents)
-            path = images / (image or stem)
-            if image is None and contents and contents.is_embedded:
+            path = images / (image or os.path.splitext(file)[0])
+            if image == "":
                 path = files / file
             entries.append(points_of(files / file, os.path.relpath(path, root)))
         tables[split] = PointTable(LAYOUT, 2, entries)

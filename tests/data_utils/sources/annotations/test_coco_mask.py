@@ -10,7 +10,7 @@ from support.annotations import error_of, loaded, masks
 from support.coco_files import SIZE, VALUES, box, disc, entry, runs, write_coco, write_crowded_splits, write_splits
 
 from data_utils.bits import unpack_bits
-from data_utils.sources.annotations.coco_mask import CocoMask
+from data_utils.sources.annotations.coco import CocoMask
 
 
 @pytest.fixture

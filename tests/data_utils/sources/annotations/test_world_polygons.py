@@ -1,6 +1,6 @@
 """Polygons in the world become masks: their files, which of them are read, and how they are drawn.
 
-Module: data_utils/sources/annotations/shape_files.py.
+Module: data_utils/sources/annotations/world_polygons.py.
 """
 
 import json
@@ -16,13 +16,15 @@ from rasterio.features import rasterize
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
+from data_utils.sources.annotations.world_polygons import read_shapes
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 from tasks.polygons import well_known_binary
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
+
+NO_AREA = "is no Polygon or MultiPolygon of rings of 3 finite positions or more: "
 
 
 @pytest.fixture
@@ -88,14 +90,14 @@ def test_classes_of_one_column_of_polygons_are_not_those_of_another(tmp_path, co
     [
         ("{", r"\.geojson cannot be read as GeoJSON \(Expecting"),
         ('{"type": "Topology"}', "has no list"),
-        (json.dumps({"features": [3]}), "feature 1 is no object"),
-        (json.dumps({"features": [{"geometry": {"type": "Point", "coordinates": [1, 2]}}]}), "is of type 'Point'"),
+        (json.dumps({"features": [3]}), NO_AREA),
+        (json.dumps({"features": [{"geometry": {"type": "Point", "coordinates": [1, 2]}}]}), NO_AREA),
         (
             json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[[1, 2], [3, 4]]]}}]}),
-            "fewer than 3",
+            NO_AREA,
         ),
-        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [["x"]]}}]}), "no list of positions"),
-        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[{}]]}}]}), "no list of positions"),
+        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [["x"]]}}]}), NO_AREA),
+        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[{}]]}}]}), NO_AREA),
         (
             json.dumps({"features": [feature(square(0, 0, 9))], "crs": {"properties": {"name": "local"}}}),
             "crs is 'local'",
@@ -138,7 +140,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     report, problems = check_data(settings)
     assert problems == 0
     assert "annotations: GeoPackage" in report
-    with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are number, kind"):
+    with pytest.raises(DataError, match=r"feature 1 has None in the column crop, .*; its columns are number, kind"):
         load_records(class_config(tmp_path, label_column="crop"))
     raw.write(
         str(tmp_path / "areas.gpkg"), blobs[:1], [], [], append=True, geometry_type="Polygon", **{**layer, "layer": "b"}
@@ -169,7 +171,7 @@ def test_a_geopackage_may_hold_points_a_table_empty_areas_and_numbers_that_are_m
     assert records.metadata.annotations == ("GeoPackage", 1, 0, {"2.5": 1}, 0)
     raw.write(str(file), blobs[1:], [np.array([np.nan])], ["kind"], **layer)
     os.utime(file, ns=(10**18, 10**18))
-    with pytest.raises(DataError, match="feature 1 has no value in the column kind"):
+    with pytest.raises(DataError, match="feature 1 has None in the column kind"):
         areas_of(tmp_path, label_column="kind")
 
 
@@ -254,13 +256,13 @@ def geojson_with_crs(folder, crs):
 def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, epsg):
     shapes = read_shapes(geojson_with_crs(tmp_path, {"crs": {"properties": {"name": name}}}), None)
     assert shapes.crs == epsg
-    assert [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
+    assert [ring.shape for ring in shapes.shapes[0].rings] == [(4, 2)]
 
 
 TRIANGLE = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]}
 
 
-NO_COLUMNS = "has no value in the column kind, its columns are none; give --label-column"
+NO_COLUMNS = "has None in the column kind, expected a name or a number; its columns are none; give --label-column"
 
 
 def geojson_with_second_feature(folder, geometry, properties):
@@ -274,19 +276,19 @@ def geojson_with_second_feature(folder, geometry, properties):
 @pytest.mark.parametrize(
     ("geometry", "properties", "line"),
     [
-        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, "not finite"),
-        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("inf"), 1]]]}, {"kind": 1}, "not finite"),
-        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
-        ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
-        ({"type": "Polygon"}, {"kind": 1}, "coordinates that are no lists of rings"),
-        (5, {"kind": 1}, "is of type None, expected Polygon"),
-        ({"type": "MultiPolygon", "coordinates": 3}, {"kind": 1}, "coordinates that are no lists of rings"),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, NO_AREA),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("inf"), 1]]]}, {"kind": 1}, NO_AREA),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, NO_AREA),
+        ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, NO_AREA),
+        ({"type": "Polygon"}, {"kind": 1}, NO_AREA),
+        (5, {"kind": 1}, NO_AREA),
+        ({"type": "MultiPolygon", "coordinates": 3}, {"kind": 1}, NO_AREA),
         (
             {"type": "MultiPolygon", "coordinates": [[[[0, 0], [1, 0], [1, 1]]], 3]},
             {"kind": 1},
-            "coordinates that are no lists of rings",
+            NO_AREA,
         ),
-        ({"type": "Polygon", "coordinates": [[[0], [1], [2]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
+        ({"type": "Polygon", "coordinates": [[[0], [1], [2]]]}, {"kind": 1}, NO_AREA),
         (TRIANGLE, None, NO_COLUMNS),
         (TRIANGLE, ["kind"], NO_COLUMNS),
         (TRIANGLE, {"kind": [1]}, r"has \[1\] in the column kind"),
@@ -302,11 +304,11 @@ def test_a_feature_of_geojson_that_is_no_area_of_a_kind_is_named(tmp_path, geome
 def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs):
     file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs=crs))
     with pytest.raises(DataError, match=rf"^.*a\.geojson: no way from {crs} to EPSG:32633 \("):
-        shapes_in(file, None, 32633)
+        read_shapes(file, None, 32633)
 
 
 def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
-    assert shapes_in(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes == ()
+    assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes
 
 
 @pytest.fixture

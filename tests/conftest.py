@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import tifffile
 import torch
@@ -22,6 +23,11 @@ gc.disable()  # until all is imported: nothing of it is garbage
 torch.set_num_threads(1)  # several tests run at the same time
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by `nohup` or a CI system: what the tests start inherits it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores, at most four: some tests wait for another process or a clock."""
+    return min(4, psutil.cpu_count() + 1)
 
 
 def pytest_collection_finish() -> None:

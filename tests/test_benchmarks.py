@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -72,14 +73,19 @@ def test_scores_side_by_side_leave_out_void_pixels(tmp_path):
 
 
 def test_a_number_that_differs_is_named():
-    (here,) = same_numbers.measure(recorded.ROOT, ["partly labeled"]).values()
-    assert "metrics.jsonl: train/loss at step 24" in here
+    here = {"metrics.jsonl: train/loss at step 24": "0.25", "metrics.jsonl: eval/loss at step 24": "0.75"}
     there = here | {"metrics.jsonl: eval/loss at step 24": "0.5"}
     (line,) = recorded.differences({"case": here}, {"case": there})
-    assert line.startswith("case: metrics.jsonl: eval/loss at step 24: ")
-    assert line.endswith("0.5 there")
+    assert line == "case: metrics.jsonl: eval/loss at step 24: 0.75 here, 0.5 there"
 
 
+@pytest.mark.slow
+def test_the_numbers_of_a_run_are_recorded():
+    (numbers,) = same_numbers.measure(recorded.ROOT, ["partly labeled"]).values()
+    assert "metrics.jsonl: train/loss at step 24" in numbers
+
+
+@pytest.mark.slow
 def test_rows_and_error_lines_of_a_layout_are_recorded():
     answers = same_rows.measure(recorded.ROOT, ["voc", "spoilt: two formats"])
     assert answers["voc"]["rows: training"] == "photo_00.jpg photo_05.jpg photo_02.jpg photo_01.jpg"

@@ -18,6 +18,7 @@ import torch
 
 from runtime.cli import Arguments, check_free
 from runtime.console import counted, say
+from runtime.device import best_device
 from runtime.errors import DataError, SettingsError, UserError
 from runtime.script import run_script
 from runtime.settings import reader
@@ -75,7 +76,7 @@ def calibrate_models(folders: list[Path], dataset: str | None, device: torch.dev
 
 def main() -> None:
     args = parse_args(__doc__)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     if args.calibrate:
         calibrate_models(args.runs, args.dataset, device)
         return

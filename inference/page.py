@@ -7,7 +7,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
-import torch
 from PIL import Image
 
 from data_utils.image_io.reader import read_header, read_image
@@ -15,6 +14,7 @@ from inference.inputs import find_jobs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
+from runtime.device import best_device
 from runtime.errors import ImageError
 from tasks import new_format
 from tasks.drawing import to_rgb
@@ -49,7 +49,7 @@ class PagePredictor:
     """
 
     def __init__(self, model: str | Path) -> None:
-        device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        device = best_device()
         self.predictor = Predictor.from_pretrained(model, device)
         self.output_format = new_format(self.predictor.config)
         extensions = [*self.output_format.mask_extensions, *self.output_format.extensions]

@@ -9,6 +9,13 @@ import torch
 from torch import Tensor
 
 
+def best_device() -> torch.device:
+    """This machine's accelerator, of whatever kind, else the CPU."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
+
+
 def widest_float(device: torch.device) -> torch.dtype:
     """The most precise floating-point type of a device: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

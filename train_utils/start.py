@@ -22,6 +22,7 @@ from runtime.launch import (
     default_precision,
     describe_profile,
     distributed_options,
+    say_kernel_fault,
     say_profile,
 )
 from tasks.step_loss import StepLoss
@@ -132,6 +133,7 @@ def build_network(
     task = reader.task(args.loss, args.class_weights).to(accelerator.device)
     network = origin.build(info.channels, task, preprocess)
     check_scale(info, run.flags.scale, network.config)
+    say_kernel_fault(accelerator, network.config.dims)
     network.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
     return network, task
 

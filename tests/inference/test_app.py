@@ -84,10 +84,8 @@ def test_nothing_but_the_mask_lies_beside_the_image(page, images):
 def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
     """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
 
-    def current_accelerator(check_available: bool = False) -> torch.device | None:
-        return torch.device("meta") if is_there or not check_available else None
-
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: is_there)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
     assert PagePredictor(model).predictor.device.type == device
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.models import load_model, load_network
-from runtime.memory import keep_freed_memory
+from runtime.machine import keep_freed_memory
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent

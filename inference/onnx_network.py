@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from runtime.documents import parse_json
 from runtime.errors import ModelError, one_line
-from runtime.memory import is_out_of_memory
+from runtime.machine import is_out_of_memory
 from unet.config import UNetConfig
 
 PREPARE = "prepare"  # the input, true by default, that says whether images are resized in the graph

@@ -17,8 +17,8 @@ from inference.requested_outputs import RequestedOutputs
 from inference.tiling.stream import strip_length
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
-from runtime.memory import memory_shortage
-from runtime.parallel import default_workers, run_pipeline
+from runtime.machine import default_workers, memory_shortage
+from runtime.parallel import run_pipeline
 from tasks.drawing import to_rgb
 from tasks.job import Job
 from tasks.prediction import Decoded

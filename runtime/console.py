@@ -24,39 +24,21 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class _Stream:
-    """Standard output or error, which discards what nobody reads, as behind `| head`: the program goes on."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        with suppress(BrokenPipeError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with suppress(BrokenPipeError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def open_streams() -> None:
-    """Make standard output and error accept any text, also if nobody reads it or the program was started without."""
+    """Make standard output and error accept any text, also if the program was started without them."""
     for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # the stream stays open
         stream = getattr(sys, name)
-        if stream is None:
-            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the stream stays open
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-        setattr(sys, name, _Stream(stream))
 
 
 def _write(line: str, stream: TextIO) -> None:
-    """Print a line beside the bar being drawn."""
-    tqdm.write(line, file=stream)
-    stream.flush()
+    """Print a line beside the bar being drawn; where nobody reads it, as behind `| head`, the program goes on."""
+    with suppress(BrokenPipeError):
+        tqdm.write(line, file=stream)
+        stream.flush()
 
 
 def say(message: str, *, every_process: bool = False) -> None:
@@ -82,10 +64,12 @@ class _PlainLines:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
         if text and " 0/" not in text and text != self.last:
             self.last = text
-            sys.stderr.write(text + "\n")
+            with suppress(BrokenPipeError):
+                sys.stderr.write(text + "\n")
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(BrokenPipeError):
+            sys.stderr.flush()
 
 
 def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -> tqdm:

@@ -29,7 +29,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 from runtime.console import say
 from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_groups
 from runtime.errors import LaunchError
-from runtime.memory import keep_freed_memory
+from runtime.machine import keep_freed_memory
 from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes

@@ -1,8 +1,6 @@
 """Threads and processes: their number, and computing ahead while earlier results are used."""
 
-import math
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,9 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-import torch
-
-from runtime import control_group
+from runtime.machine import available_cpus
 
 Item = TypeVar("Item")
 Data = TypeVar("Data")
@@ -22,33 +18,6 @@ Result = TypeVar("Result")
 
 BATCHES_AHEAD = 2  # batches read, and parts of a large item finished, while another one is computed
 CHUNK = 32  # small items in one task of a thread
-WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them wait for a disk or a network
-
-
-def available_cpus() -> int:
-    """The number of CPUs that this process may use, also in a container or a cluster's job."""
-    count = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    return max(1, math.floor(min(count, control_group.cpus() or math.inf)))
-
-
-def cpu_share() -> int:
-    """The number of CPUs for each process of this machine, which may be 0."""
-    return available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def most_workers() -> int:
-    """The largest number of loader processes that this process can use; thousands would stop the machine."""
-    return WORKERS_PER_CPU * max(1, cpu_share())
-
-
-def default_workers(device: torch.device) -> int:
-    """The number of loader processes: this process's share of the CPUs; at most one if the CPU also computes."""
-    share = cpu_share()
-    if device.type == "cpu":
-        return 1 if share > 1 else 0
-    return max(1, min(share, 16))
 
 
 def end_workers() -> None:

@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -93,8 +94,9 @@ def _leave(code: int) -> None:
         atexit.unregister(end)
         atexit._run_exitfuncs()  # the other handlers; threads have ended already
         try:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(BrokenPipeError):  # nobody reads it
+                    stream.flush()
         except (OSError, ValueError):
             return  # Python reports the error when it ends
         os._exit(code)

@@ -24,7 +24,7 @@ from runtime.documents import read_json
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replace_file
 from runtime.launch import SHARDING
-from runtime.memory import is_out_of_memory
+from runtime.machine import is_out_of_memory
 from runtime.values import Natural, from_json
 from tasks.step_loss import StepLoss
 from tasks.task import Task

@@ -18,9 +18,8 @@ from inference.models import load_model
 from runtime.console import say
 from runtime.documents import read_json
 from runtime.errors import CheckpointError, SettingsError
-from runtime.files import remove_leftovers, replace_file, tolerate_write_errors
+from runtime.files import lock_folder, remove_leftovers, replace_file, tolerate_write_errors
 from runtime.launch import command_line
-from runtime.lock import lock_folder
 from runtime.settings import as_flags
 from runtime.values import checked
 from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint

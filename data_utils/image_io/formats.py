@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError, UserError, one_line
-from runtime.memory import available_bytes
+from runtime.machine import available_bytes
 from unet.config import MaskValue
 
 

@@ -11,9 +11,9 @@ from data_utils.target import Target
 from runtime.cache import cache_file, digest
 from runtime.console import say, track
 from runtime.errors import DataError
-from runtime.files import remove_leftovers, replace_file
-from runtime.lock import file_lock
-from runtime.parallel import available_cpus, map_ahead
+from runtime.files import file_lock, remove_leftovers, replace_file
+from runtime.machine import available_cpus
+from runtime.parallel import map_ahead
 
 Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
 # records whose arrays in the file are remembered: finding them takes longer than copying a patch

@@ -21,7 +21,8 @@ from data_utils.loading.batch_sampler import (
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
 from data_utils.sources.records import StreamRecords
-from runtime.parallel import default_workers, end_workers
+from runtime.machine import default_workers
+from runtime.parallel import end_workers
 from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 

@@ -11,7 +11,7 @@ from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.stream import Forward, stream_logits, strip_length
 from runtime.device import full_precision, upload
-from runtime.memory import is_out_of_memory
+from runtime.machine import is_out_of_memory
 from unet.config import UNetConfig
 
 WHOLE_LOGITS = 2**31  # bytes; an evaluation keeps logits of up to this size, at the target's size, as a whole

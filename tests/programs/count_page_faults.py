@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from runtime.memory import keep_freed_memory
+from runtime.machine import keep_freed_memory
 
 FLOATS = 9 * 2**20  # more than the 32 MB up to which glibc itself learns to keep what is freed
 

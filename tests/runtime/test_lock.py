@@ -11,12 +11,12 @@ from filelock import FileLock
 from support.launches import ROOT
 
 from runtime.errors import SettingsError
-from runtime.lock import file_lock, lock_folder, release_folders
+from runtime.files import file_lock, lock_folder, release_folders
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from runtime.lock import lock_folder
+from runtime.files import lock_folder
 lock_folder(Path(sys.argv[1]))
 print("locked", flush=True)
 time.sleep(float(sys.argv[2]))

@@ -1,15 +1,13 @@
 """Reading, computing and writing at once: every item comes out once, errors stay with their item, memory is bounded."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from runtime import parallel
-from runtime.parallel import default_workers, map_ahead, map_indices, run_pipeline
+from runtime.parallel import map_ahead, map_indices, run_pipeline
 
 
 def failing(name: str, items: set[int]) -> Callable[[int], int]:
@@ -100,38 +98,6 @@ def test_an_error_of_work_in_turn_is_raised_where_its_result_is_taken():
     with pytest.raises(OSError, match="disk full at 0"):
         list(map_ahead(fails, items(), ahead=2))
     assert len(made) <= 4
-
-
-@pytest.mark.parametrize(
-    ("device", "cpus", "processes", "workers"),
-    [
-        ("cpu", 2, 1, 1),
-        ("cpu", 2, 2, 0),
-        ("cuda", 8, 1, 8),
-        ("cuda", 8, 4, 2),
-        ("cuda", 2, 4, 1),
-        ("cuda", 64, 1, 16),
-    ],
-)
-def test_loaders_share_the_cpus_with_other_processes(monkeypatch, device, cpus, processes, workers):
-    monkeypatch.setattr(parallel, "available_cpus", lambda: cpus)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    assert default_workers(torch.device(device)) == workers
-
-
-def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9} if process == 0 else set(), raising=False)
-    monkeypatch.setattr(parallel.control_group, "cpus", lambda: None)
-    assert parallel.available_cpus() == 3
-    for limit, count in ((5.0, 3), (2.5, 2), (0.5, 1)):
-        monkeypatch.setattr(parallel.control_group, "cpus", lambda limit=limit: limit)
-        assert parallel.available_cpus() == count
-    monkeypatch.setattr(parallel.control_group, "cpus", lambda: None)
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
-    assert parallel.available_cpus() == 64
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert parallel.available_cpus() == 1
 
 
 @pytest.mark.parametrize(("count", "chunk"), [(0, 3), (1, 3), (7, 3), (9, 3), (5, 1)])

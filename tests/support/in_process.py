@@ -22,7 +22,7 @@ from torch import Tensor
 import predict
 import train
 from runtime.errors import UserError
-from runtime.lock import release_folders
+from runtime.files import release_folders
 from runtime.parallel import end_workers
 from runtime.script import print_error
 from support.figures import without_figures

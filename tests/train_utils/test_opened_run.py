@@ -18,7 +18,7 @@ from support.splits import unread_info, unread_split
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
-from runtime.lock import release_folders
+from runtime.files import release_folders
 from train_utils.memory import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings

@@ -9,7 +9,7 @@ from data_utils.config import GROUPS
 from runtime import cli
 from runtime.cli import Arguments
 from runtime.console import say
-from runtime.parallel import most_workers
+from runtime.machine import most_workers
 from runtime.redact import redact
 from runtime.settings import add_settings
 from runtime.values import checked, field_types

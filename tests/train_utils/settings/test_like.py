@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.in_process import parsed
 
-from runtime.parallel import most_workers
+from runtime.machine import most_workers
 from train_utils.settings.record import flags_as_json
 
 

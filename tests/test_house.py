@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = ("runtime", "unet", "data_utils", "tasks", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
-    "unet": ("axes norms lite", "blocks", "config recompute", "backbone model_files", "model"),
+    "unet": ("norms", "blocks", "config", "backbone model_files", "model"),
     "tasks": (
         "drawing writers geotiff_writer",
         "tables job prediction losses charts components object_labels object_sizes section volume_drawing",

@@ -4,13 +4,16 @@ Images and volumes use the same blocks: the length of a block's kernel is its nu
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils.checkpoint import checkpoint
 
 from unet.norms import BatchNorm3d, GroupNorm, InstanceNorm
 
@@ -192,3 +195,40 @@ def fold_batch_norm(model: Network) -> Network:
             block.conv2 = fuse_conv_bn_eval(block.conv2, block.norm2)
             block.norm2 = nn.Identity()
     return model
+
+
+@contextmanager
+def recompute_blocks(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """In this context each block that is called runs again in the backward pass (Chen et al. 2016, arXiv:1604.06174).
+
+    Do not compile the blocks.
+    """
+    for block in blocks:
+        forward = partial(type(block).forward, block)
+        contexts = partial(_contexts, block)
+        block.forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The contexts of a block's first forward pass and of its second one."""
+    return nullcontext(), frozen_statistics(block)
+
+
+@contextmanager
+def frozen_statistics(block: nn.Module) -> Iterator[None]:
+    """In this context, batch norm normalizes by its batch and does not update its running statistics again."""
+    norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    statistics = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, batches) in zip(norms, statistics, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(batches)

@@ -3,12 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
 
 from runtime.values import Byte, Fraction, Limit, Natural, OneOf, Positive, check_fields, from_json
-from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
+Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number for each axis
+MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
+SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
 MaskValue = int | tuple[Byte, Byte, Byte]  # a grey level or an RGB color
 NamedTask = Annotated[dict[str, Any], Limit(lambda task: isinstance(task.get("name"), str), "an object with a name")]
@@ -194,6 +198,47 @@ def _drop_defaults(values: dict[str, Any], kind: type[Any]) -> None:
     for entry in fields(kind):
         if "is_later" in entry.metadata and values[entry.name] == entry.default:
             del values[entry.name]
+
+
+class NetworkAxes(NamedTuple):
+    """The fields of UNetConfig that the data decide."""
+
+    dims: int
+    kernels: Axes = ()
+    strides: Axes = ()
+
+
+def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None = None) -> tuple[Axes, Axes]:
+    """Kernels and strides of UNetConfig for patches whose spacing differs between the axes.
+
+    Each step down pools only the axes whose spacing is less than twice the finest, among the axes that are long enough
+    to be pooled, so that deeper levels become isotropic. Along an axis whose spacing is at least twice the finest,
+    convolutions have size 1; from the first level on where the spacing is less than twice the finest, they have size 3.
+    There is at least one step down, and there are at most `depth` (by default MAX_DEPTH).
+
+    Args:
+        spacing: the size of a pixel along each axis.
+        patch: the number of pixels along each axis.
+        depth: the most steps down; None for MAX_DEPTH.
+    """
+    lengths = np.array(spacing, dtype=float)
+    sides = np.array(patch)
+    kernel = np.where(lengths < 2 * lengths.min(), 3, 1)
+    kernels = [tuple(kernel.tolist())]
+    strides: list[tuple[int, ...]] = []
+    while len(strides) < (depth or MAX_DEPTH):
+        is_long = sides // 2 >= SMALLEST_SIDE
+        if not is_long.any():
+            if strides:
+                break
+            is_long[:] = True  # a U-Net needs at least one step down
+        stride = np.where(is_long & (lengths < 2 * lengths[is_long].min()), 2, 1)
+        lengths = lengths * stride
+        sides = sides // stride
+        kernel = np.where(lengths < 2 * lengths.min(), 3, kernel)
+        kernels.append(tuple(kernel.tolist()))
+        strides.append(tuple(stride.tolist()))
+    return tuple(kernels), tuple(strides)
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:

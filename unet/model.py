@@ -15,12 +15,10 @@ from torch import Tensor, nn
 
 from runtime.device import download
 from runtime.errors import ModelError, one_line
-from unet.axes import Axes
 from unet.backbone import Encoder
-from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up
-from unet.config import UNetConfig
+from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up, recompute_blocks
+from unet.config import Axes, UNetConfig
 from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
-from unet.recompute import recompute_blocks
 
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 

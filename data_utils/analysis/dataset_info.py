@@ -24,8 +24,7 @@ from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.console import counted, listing
 from runtime.errors import DataError
-from unet.axes import NetworkAxes, level_axes
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+from unet.config import IGNORE_INDEX, MaskValue, NetworkAxes, Preprocess, level_axes
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 NO_CLASSES: ClassFields = {

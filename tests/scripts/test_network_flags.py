@@ -10,7 +10,7 @@ from support.flag_runs import Trainer
 from support.in_process import Run, parsed
 
 from train_utils import start
-from unet import recompute
+from unet import blocks
 
 FLOAT32 = 1e-5  # relative rounding of sums over a few thousand pixels
 
@@ -107,8 +107,8 @@ def test_dropout_is_drawn_by_the_seed(run):
 @pytest.mark.flags("--activation-checkpointing")
 def test_activation_checkpointing_changes_no_loss(run, monkeypatch):
     calls = []
-    checkpoint = recompute.checkpoint
-    monkeypatch.setattr(recompute, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
+    checkpoint = blocks.checkpoint
+    monkeypatch.setattr(blocks, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
     plain = run.fresh()
     assert calls == []
     result = run.fresh("--activation-checkpointing")

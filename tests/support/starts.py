@@ -7,8 +7,7 @@ from inference.models import load_model
 from support.in_process import parsed
 from train_utils.settings.starting_point import StartingPoint, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from unet.axes import NetworkAxes
-from unet.config import UNetConfig
+from unet.config import NetworkAxes, UNetConfig
 
 
 def settings(**flags: Any) -> TrainSettings:

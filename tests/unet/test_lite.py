@@ -1,6 +1,6 @@
 """The built-in encoder: equal to the network that its weights come from, and as good an encoder as any other.
 
-Modules: unet/lite.py, train_utils/settings/encoder.py.
+Modules: unet/backbone.py, train_utils/settings/encoder.py.
 """
 
 from importlib.machinery import ModuleSpec

@@ -1,6 +1,6 @@
 """The network of images: parameters, padding, normalization, saving and loading.
 
-Modules: unet/model.py, unet/model_files.py, unet/blocks.py, unet/config.py, unet/recompute.py.
+Modules: unet/model.py, unet/model_files.py, unet/blocks.py, unet/config.py.
 """
 
 import json

@@ -6,7 +6,7 @@ from support.networks import tiny
 from torch import nn
 
 from unet import UNet, UNetConfig
-from unet.recompute import frozen_statistics, recompute_blocks
+from unet.blocks import frozen_statistics, recompute_blocks
 
 
 def test_statistics_are_frozen_until_an_error():

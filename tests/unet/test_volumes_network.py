@@ -1,6 +1,6 @@
 """The network on images (B, C, H, W) and volumes (B, C, D, H, W), which share their code.
 
-Modules: unet/axes.py.
+Modules: unet/config.py.
 """
 
 import pytest
@@ -14,8 +14,8 @@ from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
 from unet import Preprocess, UNet, UNetConfig
-from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, fold_batch_norm
+from unet.config import level_axes
 
 ISOTROPIC = {"dims": 3}
 FLAT = {"dims": 3, "kernels": ((1, 3, 3), (1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}

@@ -12,9 +12,17 @@ from torch import Tensor
 
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
-from unet.backbone import SIDE, dry_pass, encoder_name, feature_level, import_transformers, random_backbone
+from unet.backbone import (
+    MODEL_TYPE,
+    SIDE,
+    Lite0,
+    dry_pass,
+    encoder_name,
+    feature_level,
+    import_transformers,
+    random_backbone,
+)
 from unet.config import Preprocess
-from unet.lite import MODEL_TYPE, Lite0
 from unet.model_files import check_numbers, layer_counts
 
 LITE0 = "lite0"  # the value of --encoder

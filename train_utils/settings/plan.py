@@ -16,8 +16,7 @@ from tasks.classes.loss import Classes
 from tasks.overlapping.loss import Overlapping
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
-from unet.axes import level_axes
-from unet.config import Preprocess, UNetConfig
+from unet.config import Preprocess, UNetConfig, level_axes
 
 
 class RunLength(NamedTuple):

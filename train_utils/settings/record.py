@@ -24,9 +24,8 @@ from runtime.values import Count, checked, from_json
 from tasks.classes.loss import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
 from train_utils.settings.train_settings import NOT_COMPARED, UNPLANNED, TrainSettings
-from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
-from unet.config import UNetConfig
+from unet.config import NetworkAxes, UNetConfig
 
 RECORD_FILE = "run.json"
 FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a resumed run repeats its end

@@ -11,9 +11,8 @@ from runtime.settings import as_flags, flag_of
 from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
 from train_utils.settings.train_settings import TrainSettings
-from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
-from unet.config import Preprocess, UNetConfig
+from unet.config import NetworkAxes, Preprocess, UNetConfig
 from unet.model import UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")

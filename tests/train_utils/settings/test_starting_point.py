@@ -12,8 +12,7 @@ from tasks.classes.loss import Classes
 from tasks.overlapping.loss import Overlapping
 from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
 from unet import UNet, UNetConfig
-from unet.axes import NetworkAxes
-from unet.config import Preprocess
+from unet.config import NetworkAxes, Preprocess
 
 
 def test_a_network_with_an_encoder_is_narrow():

@@ -7,15 +7,25 @@ python -m inference.export runs/x/model model.zip --to bioimageio --author NAME 
 import argparse
 from pathlib import Path
 
-from inference.export.export_format import Options, export_proved
-from inference.export.export_formats import EXPORT_FORMATS, REMOVED_FORMATS
-from inference.export.proof import CHECKED
+from inference.export.bioimageio import Owner, export_bioimageio
+from inference.export.onnx import export_onnx
+from inference.export.proof import CHECKED, TOLERANCE
 from runtime.cli import Arguments
 from runtime.console import say
-from runtime.errors import WriteError
+from runtime.errors import SettingsError, WriteError
 from runtime.script import run_script
 from runtime.settings import reader
 from unet.model import UNet
+
+FORMATS = {  # name -> what its runtime has proved
+    "onnx": f"in onnxruntime its logits agree with torch's to {TOLERANCE:g}",
+    "bioimageio": "in bioimageio.core its probabilities agree with torch's to 0.0001, and its own test passed",
+}
+REMOVED_FORMATS = {  # name -> what to do instead
+    "openvino": "OpenVINO reads the file of --to onnx",
+    "torch": "use --to onnx, or `pip install .` and Predictor",
+    "hub": "use --to onnx, or upload the model folder: Predictor and predict.py open it by its Hub id",
+}
 
 
 def main() -> None:
@@ -23,29 +33,33 @@ def main() -> None:
     parser = Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model folder or Hub id")
     parser.add_argument("output", type=reader(Path), help="the file to write")
-    formats = f"the format, one of {', '.join(EXPORT_FORMATS)}; see docs/export.md (default: %(default)s)"
+    formats = f"the format, one of {', '.join(FORMATS)}; see docs/export.md (default: %(default)s)"
     parser.add_argument("--to", type=known_format, metavar="FORMAT", default="onnx", help=formats)
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to bioimageio")
     author = "who made the model; with --to bioimageio, several times for several"
     parser.add_argument("--author", action="append", metavar="NAME", help=author)
     args = parser.parse_args()
-    options = Options(license=args.license, author=args.author, folder=Path(args.model))
+    if args.output.is_dir():
+        raise SettingsError(f"{args.output}: is a folder, and --to {args.to} writes a file")
     model = UNet.from_pretrained(args.model)
-    export_format = EXPORT_FORMATS[args.to]
     try:
-        export_proved(export_format, model, args.output, options)
+        if args.to == "bioimageio":
+            export_bioimageio(model, args.output, Owner(args.author or (), args.license or ""), Path(args.model))
+        elif args.license or args.author:
+            raise SettingsError(f"--{'license' if args.license else 'author'} is not for --to {args.to}")
+        else:
+            export_onnx(model, args.output)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
-    sizes = len(CHECKED[model.config.dims])
-    say(f"wrote {args.output}; in {export_format.runtime} {export_format.proof} on {sizes} image sizes")
+    say(f"wrote {args.output}; {FORMATS[args.to]} on {len(CHECKED[model.config.dims])} image sizes")
 
 
 def known_format(name: str) -> str:
-    """A name of EXPORT_FORMATS, as --to takes it."""
+    """A name of FORMATS, as --to takes it."""
     if name in REMOVED_FORMATS:
         raise argparse.ArgumentTypeError(f"{name} is no longer written: {REMOVED_FORMATS[name]}")
-    if name not in EXPORT_FORMATS:
-        raise argparse.ArgumentTypeError(f"{name}: take one of {', '.join(EXPORT_FORMATS)}")
+    if name not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{name}: take one of {', '.join(FORMATS)}")
     return name
 
 

@@ -24,6 +24,19 @@ def prepares_images(config: UNetConfig) -> bool:
     return config.dims == 2 and (is_resized or preprocess.detect_unit_range)
 
 
+def describe(config: UNetConfig) -> dict[str, str]:
+    """Texts by name for whoever opens an exported network."""
+    images = "(batch, channels, height, width), pixel values as they are in image files"
+    if config.dims == 3:
+        images = "(batch, channels, depth, height, width), voxels clipped, standardized and resampled"
+        images += " as `preprocess` in the config says"
+    decoder = new_decoder(task_of_model(config))
+    logits = "of the size of the images"
+    if prepares_images(config) and not decoder.at_image_size:
+        logits = "of the size at which the network sees the images"
+    return {"images": images, "logits": logits, "decoding": decoder.reading}
+
+
 class ExportedNetwork(nn.Module):
     """A model with all that predict.py does to an image before and after it.
 

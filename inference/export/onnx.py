@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from inference.export.export_format import ExportFormat, Options, import_package
-from inference.export.graph import ExportedNetwork
-from inference.export.proof import Answer
+from inference.export.graph import ExportedNetwork, describe
+from inference.export.proof import Answer, check_answers, expected_logits, import_package, proof_images
 from inference.onnx_network import PREPARE, open_session
+from runtime.files import replace_path
 from unet.config import UNetConfig
 from unet.model import UNet
 
@@ -20,37 +20,47 @@ OPSET = 17
 AXES = ("depth", "height", "width")
 
 
-class Onnx(ExportFormat):
-    """`images` (B, C, *spatial) float32 raw pixel values -> `logits`, all but C dynamic.
+def export_onnx(model: UNet, path: Path) -> None:
+    """Write `images` (B, C, *spatial) float32 raw pixel values -> `logits`, all but C dynamic.
 
-    The metadata hold the content of config.json under `config`.
+    The metadata hold the content of config.json under `config`. Raises ModelError, and writes no file, if onnxruntime
+    does not answer as `Predictor` does.
     """
+    model = model.cpu().float().eval()
+    with replace_path(path) as temporary:
+        write_onnx(model, temporary)
+        batches = proof_images(model.config)
+        expected = expected_logits(model, batches)
+        check_answers("onnxruntime", lambda: [open_onnx(temporary)], batches, expected, hint(model.config))
 
-    runtime = "onnxruntime"
 
-    def hint(self, config: UNetConfig) -> str:
-        if config.encoder is not None:
-            return "encoders with window attention (Swin) cannot be exported"
-        return ""
+def hint(config: UNetConfig) -> str:
+    """The end of a message on a graph that does not answer as its network does."""
+    return "; encoders with window attention (Swin) cannot be exported" if config.encoder is not None else ""
 
-    def write(self, model: UNet, path: Path, options: Options) -> None:
-        onnx = import_package("onnx", INSTALL)
-        import_package("onnxruntime", INSTALL)
-        write_graph(ExportedNetwork(model), path)
-        proto = onnx.load(path)
-        config = model.config
-        onnx.helper.set_model_props(proto, {"config": json.dumps(config.to_json()), **self.description(config)})
-        _set_default(onnx, proto)
-        onnx.save(proto, path)
 
-    def open(self, path: Path) -> list[Answer]:
-        session = open_session(path)
+def write_onnx(model: UNet, path: Path) -> None:
+    """Write a model, which is in evaluation mode, on the CPU and of float32, without proof."""
+    onnx = import_package("onnx", INSTALL)
+    import_package("onnxruntime", INSTALL)
+    write_graph(ExportedNetwork(model), path)
+    proto = onnx.load(path)
+    onnx.helper.set_model_props(proto, {"config": json.dumps(model.config.to_json()), **describe(model.config)})
+    if PREPARE in [graph_input.name for graph_input in proto.graph.input]:
+        # an initializer of the same name is the default of an input that may be left out
+        proto.graph.initializer.append(onnx.helper.make_tensor(PREPARE, onnx.TensorProto.BOOL, [], [True]))
+    onnx.save(proto, path)
 
-        def answer(images: np.ndarray) -> np.ndarray:
-            (logits,) = session.run(["logits"], {"images": images.astype(np.float32)})
-            return logits
 
-        return [answer]
+def open_onnx(path: Path) -> Answer:
+    """A function that answers by onnxruntime."""
+    session = open_session(path)
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        (logits,) = session.run(["logits"], {"images": images.astype(np.float32)})
+        return logits
+
+    return answer
 
 
 def write_graph(network: ExportedNetwork, path: Path, answer: str = "logits", *, can_prepare: bool = True) -> None:
@@ -88,9 +98,3 @@ def traced_images(config: UNetConfig) -> torch.Tensor:
     sides = [2 * divisor - 1 for divisor in config.divisors]
     sides[-1] += 2 * config.divisors[-1]
     return torch.zeros(2, config.in_channels, *sides)
-
-
-def _set_default(onnx: Any, proto: Any) -> None:
-    """Make the input PREPARE one that may be left out: an initializer of the same name is its default."""
-    if PREPARE in [graph_input.name for graph_input in proto.graph.input]:
-        proto.graph.initializer.append(onnx.helper.make_tensor(PREPARE, onnx.TensorProto.BOOL, [], [True]))

@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -25,22 +27,36 @@ MESSAGE = 150  # characters of what a runtime says of its error
 Answer = Callable[[np.ndarray], np.ndarray]
 
 
-def check_answers(answer: Answer, runtime: str, batches: Sequence[np.ndarray], expected: Sequence[Tensor]) -> None:
+def check_answers(
+    runtime: str,
+    open_file: Callable[[], Sequence[Answer]],
+    batches: Sequence[np.ndarray],
+    expected: Sequence[Tensor],
+    hint: str = "",
+) -> None:
     """Raises ModelError unless an exported model gives the `expected` answers to batches of images.
 
     Args:
-        runtime: the name of the runtime in messages.
+        runtime: the library that opens the model, as messages call it.
+        open_file: opens the file of the model by that library; all ways to compute it have to agree.
+        hint: the end of the message.
     """
-    for batch, expected_answer in zip(batches, expected, strict=True):
-        sides = " x ".join(map(str, batch.shape[2:]))
-        try:
-            found = torch.from_numpy(answer(batch))
-        except Exception as error:  # a runtime may raise anything
-            line = one_line(error, MESSAGE)
-            raise ModelError(f"{runtime} cannot compute images of {sides} pixels: {line}") from error
-        difference = relative_difference(found, expected_answer)
-        if not difference <= TOLERANCE:  # NaN differs too
-            raise ModelError(f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels")
+    try:
+        answers = open_file()
+    except Exception as error:  # a runtime may raise anything
+        raise ModelError(f"{runtime} cannot open the model: {one_line(error, MESSAGE)}{hint}") from error
+    for answer in answers:
+        for batch, expected_answer in zip(batches, expected, strict=True):
+            sides = " x ".join(map(str, batch.shape[2:]))
+            try:
+                found = torch.from_numpy(answer(batch))
+            except Exception as error:  # a runtime may raise anything
+                line = one_line(error, MESSAGE)
+                raise ModelError(f"{runtime} cannot compute images of {sides} pixels: {line}{hint}") from error
+            difference = relative_difference(found, expected_answer)
+            if not difference <= TOLERANCE:  # NaN differs too
+                line = f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels"
+                raise ModelError(f"{line}{hint}")
 
 
 def proof_images(config: UNetConfig) -> list[np.ndarray]:
@@ -106,3 +122,11 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
         inputs = [predictor.inputs(image.transpose(1, 2, 0)) for image in batch]
         expected.append(torch.stack(predictor.logits_of_batch(inputs)))
     return expected
+
+
+def import_package(package: str, install: str) -> ModuleType:
+    """A library that a format needs; ModelError that names the command to `install` it."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{package} is not installed: {install}") from error

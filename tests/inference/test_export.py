@@ -1,7 +1,6 @@
 """Models for other programs: each format gives the logits of predict.py on any size, or is not written.
 
-Modules: inference/export/__main__.py, inference/export/export_format.py, inference/export/export_formats.py,
-inference/export/graph.py, inference/export/onnx.py, inference/onnx_network.py.
+Modules: inference/export/__main__.py, inference/export/graph.py, inference/export/onnx.py, inference/onnx_network.py.
 """
 
 import sys
@@ -17,17 +16,14 @@ from PIL import Image
 from support.exports import KINDS, LITE0, PREPROCESS
 from support.in_process import run_predict
 from support.launches import launch, predict
-from support.networks import export
 
 from data_utils.image_io.resize import resize_image
 from inference import Predictor
 from inference.export import proof
-from inference.export.export_format import Options, export_proved
-from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, resize_bicubic, resize_bytes
-from inference.export.onnx import Onnx
+from inference.export.onnx import export_onnx, write_onnx
 from inference.onnx_network import OnnxNetwork
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -52,7 +48,7 @@ def onnx_file(request, tmp_path_factory):
     """A network, and the file that is written of it."""
     model = network(*request.param)
     file = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    Onnx().write(model, file, Options())
+    write_onnx(model, file)
     return model, file
 
 
@@ -203,13 +199,14 @@ def test_the_network_that_is_exported_finds_the_unit_range_of_each_image():
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_all_kinds_of_models_are_proved(config, tmp_path):
     torch.manual_seed(0)
-    export(UNet(config), tmp_path / "model.onnx")
+    export_onnx(UNet(config), tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").is_file()
 
 
-def test_a_folder_is_refused_where_a_format_writes_a_file(tmp_path):
-    with pytest.raises(SettingsError, match=f"{tmp_path.name}: is a folder, and --to onnx writes a file"):
-        export_proved(EXPORT_FORMATS["onnx"], UNet(UNetConfig(3, 3, 4, 2)), tmp_path, Options())
+def test_a_folder_is_refused_where_a_format_writes_a_file(exported, tmp_path, fails_with):
+    folder, _ = exported
+    line = f"{tmp_path}: is a folder, and --to onnx writes a file"
+    fails_with(launch("-m", "inference.export", folder / "model", tmp_path), line, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,7 +215,7 @@ def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
     monkeypatch.setattr(proof, "TOLERANCE", 1e-9)
     with pytest.raises(ModelError, match="answers differ from torch's"):
-        export(model, tmp_path / "model.onnx")
+        export_onnx(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -237,7 +234,7 @@ def test_an_onnx_file_that_is_damaged_is_a_one_line_error(tmp_path, fails_with):
 def small_onnx_file(tmp_path_factory):
     """The file of a small network."""
     file = tmp_path_factory.mktemp("small") / "model.onnx"
-    Onnx().write(network("batch", "transpose"), file, Options())
+    write_onnx(network("batch", "transpose"), file)
     return file
 
 
@@ -313,12 +310,13 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     ("flags", "code", "line"),
     [
         (["--license", "mit"], 1, "--license is not for --to onnx"),
+        (["--to", "bioimageio", "--author", "A", "--license", "mit"], 1, "the name must end in .zip"),
         (["--to", "openvino"], 2, "OpenVINO reads the file of --to onnx"),
         (["--to", "torch"], 2, "torch is no longer written: use --to onnx"),
         (["--to", "hub"], 2, "hub is no longer written: use --to onnx"),
         (["--to", "tflite"], 2, "tflite: take one of onnx, bioimageio"),
     ],
-    ids=["a flag of another format", "openvino", "torch", "hub", "no format"],
+    ids=["a flag of another format", "a name of another format", "openvino", "torch", "hub", "no format"],
 )
 def test_what_cannot_be_written_is_refused_in_one_line(exported, tmp_path, fails_with, flags, code, line):
     folder, _ = exported

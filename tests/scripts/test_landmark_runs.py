@@ -15,7 +15,6 @@ import pytest
 import torch
 from support.in_process import Run, in_float64, run_train
 from support.launches import PROGRAMS, TINY, launch, predict
-from support.networks import export
 from support.points import NAMES, SIZE, WRITERS, write_dots
 from support.run_files import records
 from torch import Tensor
@@ -24,6 +23,7 @@ from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.points import files
 from inference import Predictor
+from inference.export.onnx import export_onnx
 from inference.page import PagePredictor
 from tasks.landmarks.loss import Landmarks
 from train_utils.dataset import load_dataset_info
@@ -314,7 +314,7 @@ def test_points_of_a_network_with_an_encoder_are_those_of_its_onnx_file(encoder_
     assert encoder_run.config["task"]["name"] == "landmarks"
     points = Predictor.from_pretrained(model).points(folder / "images" / "frame_03.png")
     assert [point.name for point in points] == list(NAMES)
-    export(UNet.from_pretrained(model), exported)
+    export_onnx(UNet.from_pretrained(model), exported)
     again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
     assert np.allclose([point.position for point in points], [point.position for point in again], atol=0.05)
 
@@ -323,7 +323,7 @@ def test_points_of_a_network_with_an_encoder_are_those_of_its_onnx_file(encoder_
 def onnx_model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's model as an ONNX file."""
     file = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    export(UNet.from_pretrained(run.folder / "model"), file)
+    export_onnx(UNet.from_pretrained(run.folder / "model"), file)
     return file
 
 

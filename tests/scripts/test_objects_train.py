@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from support.in_process import Run, run_train
 from support.launches import PROGRAMS, TINY, launch, predict
-from support.networks import export
 from support.objects import discs, picture, write_discs
 from support.run_files import last_checkpoint, losses
 
 from inference import Predictor
+from inference.export.onnx import export_onnx
 from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
@@ -404,7 +404,7 @@ def test_the_table_of_a_volume_is_in_millimeters(spheres):
 
 
 def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
-    export(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
+    export_onnx(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
     image = large / "images" / "large.png"
     mask = Predictor.from_pretrained(run.folder / "model").mask(image)
     exported = Predictor.from_pretrained(tmp_path / "model.onnx").mask(image)

@@ -1,11 +1,7 @@
 """Settings of networks that are as small as can be, and weights of which none is a no-op."""
 
-from pathlib import Path
-
 import torch
 
-from inference.export.export_format import Options, export_proved
-from inference.export.onnx import Onnx
 from unet import UNet, UNetConfig
 
 LITE = {"model_type": "efficientnet_lite0", "num_channels": 3}
@@ -22,8 +18,3 @@ def randomized(model: UNet, seed: int = 0) -> UNet:
         if tensor.is_floating_point():
             tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
     return model.double().eval()
-
-
-def export(model: UNet, path: Path) -> None:
-    """Write a model in ONNX, with proof."""
-    export_proved(Onnx(), model, path, Options())

@@ -8,11 +8,9 @@ import torch
 import torch.nn.functional as F
 import transformers
 from support.encoders import FAMILIES, build_network, network_with, pixels
-from support.networks import export
 from torch import Tensor, nn
 
-from inference.export.export_format import Options
-from inference.export.onnx import Onnx
+from inference.export.onnx import export_onnx, write_onnx
 from inference.models import load_model
 from inference.onnx_network import OnnxNetwork
 from inference.tiling.planning import choose_tiling
@@ -207,7 +205,7 @@ def test_tiles_are_exact_where_the_encoder_looks_only_so_far(encoder_folders, fa
 
 def test_the_graph_of_a_convolutional_encoder_gives_the_same_logits(encoder_folders, tmp_path):
     network = network_with(encoder_folders["resnet"]).eval()
-    Onnx().write(network, tmp_path / "model.onnx", Options())
+    write_onnx(network, tmp_path / "model.onnx")
     images = pixels(2, 3, 49, 75).float()
     with torch.inference_mode():
         logits = OnnxNetwork(tmp_path / "model.onnx")(images)
@@ -217,5 +215,5 @@ def test_the_graph_of_a_convolutional_encoder_gives_the_same_logits(encoder_fold
 @pytest.mark.slow
 def test_an_encoder_with_windows_of_attention_is_not_exported(encoder_folders, tmp_path):
     with pytest.raises(ModelError, match=r"encoders with window attention \(Swin\) cannot be exported"):
-        export(network_with(encoder_folders["swin"]).eval(), tmp_path / "swin.onnx")
+        export_onnx(network_with(encoder_folders["swin"]).eval(), tmp_path / "swin.onnx")
     assert not (tmp_path / "swin.onnx").exists()

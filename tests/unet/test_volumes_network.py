@@ -10,8 +10,7 @@ from support.class_loss import ClassLoss
 from support.networks import randomized
 from torch import Tensor, nn
 
-from inference.export.export_format import Options
-from inference.export.onnx import Onnx
+from inference.export.onnx import write_onnx
 from inference.onnx_network import OnnxNetwork
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import BLOCKS, NORMS, fold_batch_norm
@@ -195,7 +194,7 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
 @pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])
 def test_an_exported_network_has_torchs_logits(norm, upsample, axes, tmp_path):
     model = network(norm=norm, upsample=upsample, **axes).eval()
-    Onnx().write(model, tmp_path / "model.onnx", Options())
+    write_onnx(model, tmp_path / "model.onnx")
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config
     for shape in ((1, 7, 35, 50), (2, 1, 3, 40), (1, 2, 2, 2)):

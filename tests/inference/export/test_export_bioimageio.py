@@ -19,14 +19,17 @@ from support.launches import launch
 from inference import Predictor
 from inference.export import bioimageio as module
 from inference.export.bioimageio import (
-    BioImageIo,
+    Owner,
+    check_config,
+    expected_probabilities,
+    export_bioimageio,
     input_entry,
     output_entry,
     overlap_text,
     rdf_content,
-    read_license,
+    read_owner,
+    write_package,
 )
-from inference.export.export_format import Options, export_proved
 from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -41,7 +44,7 @@ PREPROCESS = Preprocess(
 NAMES = {"class_names": ("other", "liver"), "class_values": (0, 1)}
 SCANS = Preprocess(standardize=True, spacing=(2.0, 0.5, 0.5), **NAMES)
 CT = Preprocess(clip=(-100.0, 300.0), mean=(50.0,), std=(80.0,), **NAMES)
-OWNED = Options(author=["A. Person", "Another"], license="mit")
+OWNER = Owner(["A. Person", "Another"], "MIT")
 
 
 def small_model() -> UNet:
@@ -53,9 +56,7 @@ def small_model() -> UNet:
 def package(tmp_path_factory) -> Path:
     """The files of a package of a model without a run; bioimageio.core need not be there to write it."""
     folder = tmp_path_factory.mktemp("package")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "import_package", lambda *names: None)
-        BioImageIo().write(small_model(), folder / "cells.zip", OWNED)
+    write_package(small_model(), folder / "cells.zip", OWNER, folder)
     ZipFile(folder / "cells.zip").extractall(folder)
     return folder
 
@@ -127,7 +128,7 @@ def test_weights_of_a_package_give_the_probabilities_of_predict_py(package, size
 @pytest.fixture
 def tensors(tmp_path) -> Path:
     """A folder with empty files of weights and test tensors."""
-    for name in ("weights.onnx", "weights.pt", "test_image.npy", "test_probabilities.npy"):
+    for name in ("weights.onnx", "weights.pt", "image.npy", "probabilities.npy"):
         (tmp_path / name).write_bytes(b"")
     return tmp_path
 
@@ -166,7 +167,7 @@ def test_axes_of_volumes_have_the_size_of_a_voxel(tensors, tensor):
 )
 def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors):
     config = UNetConfig(1, 2, 4, 2, dims=dims, preprocess=Preprocess(**NAMES))
-    content = rdf_content(config, "CT", ["A. Person"], "MIT", tensors)
+    content = rdf_content(config, "CT", OWNER, tensors)
     assert [paper["doi"] for paper in content["cite"]] == [doi]
     assert tag in content["tags"]
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
@@ -192,7 +193,7 @@ def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, p
     model = UNet(config).eval()
     volumes = np.random.default_rng(0).normal(100, 300, (2, config.in_channels, 5, 9, 14)).astype(np.float32)
     volumes[:, -1] *= 2
-    (answer,) = BioImageIo().expected_answers(model, [volumes])
+    (answer,) = expected_probabilities(model, [volumes])
     with torch.inference_mode():
         expected = model(torch.from_numpy(np.stack([prepare(voxels) for voxels in volumes]))).softmax(1)
     torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
@@ -206,32 +207,42 @@ def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(PLAIN_CONFIG).split()[0])
 
 
-def test_a_package_of_points_at_another_size_is_refused(tmp_path):
-    points = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
-    resized = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS, task=points))
-    with pytest.raises(ModelError, match="the model resizes images, and answers at that size"):
-        export_proved(BioImageIo(), resized, tmp_path / "a.zip", OWNED)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_package_of_what_is_prepared_in_two_steps_is_refused():
-    clipped_config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True))
-    assert "clips volumes and then standardizes them" in BioImageIo().problem(clipped_config)
+POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("config", "line"),
     [
-        (Options(license="MIT"), "needs --author NAME"),
-        (Options(author=("A",)), "needs --license ID"),
-        (Options(author=("A", "B/C"), license="MIT"), "--author B/C: a name cannot have a slash"),
-        (Options(author=("A",), license="mine"), "--license mine: is none of spdx.org/licenses"),
+        (UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS, task=POINTS), "resizes images, and answers at that size"),
+        (
+            UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True)),
+            "clips volumes and then standardizes them",
+        ),
+    ],
+    ids=["points at another size", "volumes that are prepared in two steps"],
+)
+def test_models_that_a_package_cannot_hold_are_refused(config, line):
+    with pytest.raises(ModelError, match=f"^the model {line}"):
+        check_config(config)
+
+
+@pytest.mark.parametrize(
+    ("owner", "line"),
+    [
+        (Owner((), "MIT"), "needs --author NAME"),
+        (Owner(("A",), ""), "needs --license ID"),
+        (Owner(("A", "B/C"), "MIT"), "--author B/C: a name cannot have a slash"),
+        (Owner(("A",), "mine"), "--license mine: is none of spdx.org/licenses"),
     ],
     ids=["no author", "no license", "slash", "another license"],
 )
-def test_a_package_without_owner_or_license_is_refused(options, line):
+def test_a_package_without_owner_or_license_is_refused(owner, line):
     with pytest.raises(SettingsError, match=line):
-        read_license(options)
+        read_owner(owner)
+
+
+def test_a_license_is_written_as_spdx_does():
+    assert read_owner(Owner(("A",), "mit")).license == "MIT"
 
 
 @pytest.mark.slow
@@ -247,8 +258,8 @@ def test_the_command_writes_what_passes_the_test_of_bioimageio_core(core, tmp_pa
 def test_a_package_whose_volumes_are_prepared_otherwise_is_not_kept(core, tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS))
-    export_proved(BioImageIo(), model, tmp_path / "liver.zip", OWNED)
-    monkeypatch.setattr(module, "preprocessing_steps", lambda config: [])
+    export_bioimageio(model, tmp_path / "liver.zip", OWNER, tmp_path)
+    monkeypatch.setattr(module, "input_entry", lambda *arguments: input_entry(*arguments) | {"preprocessing": []})
     with pytest.raises(ModelError, match=r"bioimageio\.core cannot open the model: its test did not pass"):
-        export_proved(BioImageIo(), model, tmp_path / "other.zip", OWNED)
+        export_bioimageio(model, tmp_path / "other.zip", OWNER, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["liver.zip"]

@@ -42,7 +42,7 @@ from runtime.launch import (
 from runtime.script import run_script
 from tasks.job import Job
 from tasks.objects.decode import choose_objects
-from tasks.scoring.score import ScoreError
+from tasks.scoring.masks import ScoreError
 
 
 class Failure(NamedTuple):

@@ -19,8 +19,8 @@ from runtime.errors import ImageError
 from tasks import new_format
 from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
+from tasks.prediction_files import OVERLAY_LEVEL
 from tasks.prediction_format import LegendEntry, MaskFormat, PredictionFormat
-from tasks.writers import OVERLAY_LEVEL
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000

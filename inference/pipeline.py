@@ -19,11 +19,11 @@ from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.machine import default_workers, memory_shortage
 from runtime.parallel import run_pipeline
+from tasks.decoder import Decoded
 from tasks.drawing import to_rgb
 from tasks.job import Job
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, read_missing
-from tasks.scoring.score import Score, ScoreError
+from tasks.scoring.masks import Score, ScoreError
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"

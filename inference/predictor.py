@@ -33,10 +33,9 @@ from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
 from tasks import new_decoder, task_of_model
-from tasks.decoder import decode_strips
+from tasks.decoder import Decoded, decode_strips
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
-from tasks.prediction import Decoded
 from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig

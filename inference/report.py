@@ -7,8 +7,7 @@ import numpy as np
 from runtime.console import say
 from tasks.calibration import calibration_report
 from tasks.scoring.areas import area_report, area_table
-from tasks.scoring.boundary import BoundaryScores, boundary_report
-from tasks.scoring.surfaces import case_report, case_table
+from tasks.scoring.boundary import BoundaryScores, boundary_report, case_report, case_table
 from tasks.task import Scores
 
 WORST_SHOWN = 5  # images with the worst scores that the terminal lists

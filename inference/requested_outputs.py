@@ -11,8 +11,7 @@ from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks import new_format
 from tasks.job import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
-from tasks.objects.coco import write_coco
-from tasks.objects.write import TABLE
+from tasks.objects.write import TABLE, write_coco
 from tasks.prediction_format import PredictionFormat
 from tasks.task import Task
 

@@ -20,9 +20,9 @@ from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pict
 from inference.inputs import input_stem, page_stem
 from runtime.console import counted
 from runtime.errors import DataError
+from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
-from tasks.labeled_objects import AnnotatedObjects, class_indices
-from tasks.scoring.annotated_masks import AnnotatedClasses
+from tasks.objects.labels import AnnotatedObjects, class_indices
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads

@@ -11,7 +11,7 @@ from inference.provenance import MODEL_FILES, RECORD, is_recorded
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import LEGEND, Job
-from tasks.objects.coco import COCO
+from tasks.objects.write import COCO
 
 METRICS = "metrics.json"
 FileId = tuple[int, int]  # the device and number of a file, which all of its names share

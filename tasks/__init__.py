@@ -4,7 +4,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.targets.reader import TargetReader
 from runtime.errors import ModelError
 from runtime.values import NEWER_VERSION
-from tasks import classes, landmarks, objects, overlapping, regions
+from tasks import classes, landmarks, objects, overlapping
 from tasks.decoder import Decoder
 from tasks.kind import TaskKind
 from tasks.prediction_format import PredictionFormat
@@ -12,7 +12,7 @@ from tasks.section import Section
 from tasks.task import Task
 from unet.config import UNetConfig
 
-KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, regions.KIND)
+KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, overlapping.REGIONS)
 TASKS: dict[str, TaskKind] = {kind.task.name: kind for kind in KINDS}
 
 

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,11 +13,28 @@ from torch import Tensor
 from runtime.device import download
 from runtime.errors import ImageError
 from runtime.scratch import release, zeros
-from tasks.prediction import Decoded
 from tasks.task import Task
 
 UNSURE_LEVEL = 255  # the uncertainty of an answer that is as likely as any other
 OwnTask = TypeVar("OwnTask", bound=Task)
+
+
+class Decoded(NamedTuple):
+    """The prediction of an image or a volume, as whole arrays.
+
+    Args:
+        labels: (H, W) or (D, H, W); for landmarks (K, n + 2), see `LandmarkDecoder`.
+        objects: the objects of a model of objects, in the order of their numbers.
+        probabilities: (outputs, *spatial) float32; None unless wanted, like all that follow.
+        uncertainty: (*spatial) uint8, the entropy of the answer, 255 where it is the largest.
+        certainty: (*spatial) or (outputs, *spatial) float32, for `Task.count_certainty`.
+    """
+
+    labels: np.ndarray
+    objects: Sequence[Any] = ()
+    probabilities: np.ndarray | None = None
+    uncertainty: np.ndarray | None = None
+    certainty: np.ndarray | None = None
 
 
 class Decoder(ABC, Generic[OwnTask]):

@@ -1,13 +1,14 @@
-"""Masks, objects and points on pictures: uint8, for prediction, trackers and the report."""
+"""Masks and points on pictures, and slices of volumes: uint8, for prediction, trackers and the report."""
 
 import colorsys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from unet.config import MaskValue
+from data_utils.image_io.resize import resize_image, resize_mask
+from unet.config import IGNORE_INDEX, MaskValue
 
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
@@ -19,11 +20,15 @@ CLASSES_PER_ROUND = 6  # classes of a palette that share a saturation and a valu
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
 SHOWN_CHANNELS = 3
 
-SHADES = 12  # colors of objects, in turn
 SMALLEST_RADIUS = 3  # pixels of a point
 RADIUS_SHARE = 1 / 150  # the radius of a point, as a share of the longer side of the picture
 LINE_COLOR = (255, 255, 255)  # from a predicted point to the true one
 LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
+
+PAGE_SIDE = 320  # pixels of a volume's longest side on its page
+PLANE_SIDE = 360  # pixels of a volume's longest side on the picture of its points
+PAGE_SLICES = 4  # slices of each plane on a volume's page
+OTHER_AXES = ((1, 2), (0, 2), (0, 1))  # the axes of a slice along each axis
 
 Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): the values shown as black and as white
 
@@ -116,10 +121,15 @@ def contours(mask: np.ndarray, thickness: int = 1) -> np.ndarray:
     return is_contour & (mask != 0)
 
 
+def outline_width(picture: np.ndarray) -> int:
+    """How many pixels wide outlines are on a picture (H, W)."""
+    return 1 + picture.shape[1] // COLUMNS_PER_OUTLINE_PIXEL
+
+
 def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """An `overlay` whose areas have an outline: in their color, or black or white if the image is similar."""
     picture = overlay(image, mask, colors)
-    edges = contours(mask, thickness=1 + mask.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
+    edges = contours(mask, outline_width(mask))
     below = to_rgb(image)[edges]
     picture[edges] = readable_colors(colorize(mask[edges][None], colors)[0], below)
     return picture
@@ -157,9 +167,8 @@ def outline_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> 
         colors: (classes, 3).
     """
     picture = to_rgb(image).copy()
-    thickness = 1 + bits.shape[1] // COLUMNS_PER_OUTLINE_PIXEL
     for bit, color in enumerate(colors):
-        picture[contours(bits >> bit & 1, thickness)] = color
+        picture[contours(bits >> bit & 1, outline_width(bits))] = color
     return picture
 
 
@@ -197,55 +206,6 @@ def join_in_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
     for picture in pictures[1:]:
         parts += [separator, picture]
     return np.hstack(parts)
-
-
-def touching_pairs(labels: np.ndarray) -> np.ndarray:
-    """(N, 2): each pair of different numbers above 0 that pixels of `labels` hold side by side, smaller one first."""
-    pairs = []
-    for axis in range(labels.ndim):
-        last = labels.shape[axis] - 1
-        first = labels.take(range(last), axis)
-        second = labels.take(range(1, last + 1), axis)
-        differ = (first != second) & (first > 0) & (second > 0)
-        pairs.append(np.stack([first[differ], second[differ]], axis=1))
-    return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
-
-
-def choose_shades(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
-    """(count + 1,) uint8: a color for each number, which no number that it touches has.
-
-    Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
-    color.
-    """
-    neighbors: dict[int, list[int]] = {}
-    for first, second in pairs:
-        neighbors.setdefault(max(first, second), []).append(min(first, second))
-    shades = np.arange(count + 1, dtype=np.int64)
-    shades[1:] = shades[:-1] % SHADES + 1
-    for number in sorted(neighbors):
-        neighbor_shades = {shades[neighbor] for neighbor in neighbors[number]}
-        for _ in range(SHADES):
-            if shades[number] not in neighbor_shades:
-                break
-            shades[number] = shades[number] % SHADES + 1
-    return shades.astype(np.uint8)
-
-
-def shade_objects(labels: np.ndarray) -> np.ndarray:
-    """The color, as an index of `palette`, of each pixel of numbered objects; numbers may have gaps."""
-    numbers, indices = np.unique(labels, return_inverse=True)
-    if numbers[0] != 0:
-        indices = indices + 1
-    compact = indices.reshape(labels.shape)
-    return choose_shades(compact.max(), touching_pairs(compact).tolist())[compact]
-
-
-def outline_objects(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
-    """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
-    picture = to_rgb(image).copy()
-    edges = contours(shades, thickness=1 + shades.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
-    picture[edges] = readable_colors(palette(SHADES + 1)[shades[edges]], below=picture[edges])
-    return picture
 
 
 def point_colors(count: int) -> np.ndarray:
@@ -301,3 +261,144 @@ def _spot(position: np.ndarray, factor: int) -> tuple[float, float]:
 def _disc(pen: ImageDraw.ImageDraw, center: tuple[float, float], radius: int, **options: object) -> None:
     x, y = center
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), **options)  # type: ignore[arg-type]
+
+
+def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
+    """Along each axis of class indices (D, H, W), `count` slices through the most frequent class except class 0.
+
+    If there is no such class, the slices go through the whole volume. Ignored voxels (255) are not a class.
+    """
+    counts = np.zeros(IGNORE_INDEX + 1, np.int64)
+    for plane in mask:
+        counts += np.bincount(plane.ravel(), minlength=len(counts))
+    counts[[0, IGNORE_INDEX]] = 0
+    inside = np.ones_like(mask, bool)
+    if counts.any():
+        inside = mask == counts.argmax()
+    slices = []
+    for axis in range(3):
+        occupied = np.flatnonzero(inside.any(axis=OTHER_AXES[axis]))
+        positions = np.linspace(occupied[0], occupied[-1], count + 2)[1:-1]
+        slices.append(np.rint(positions).astype(int).tolist())
+    return slices
+
+
+def volume_page(
+    image: np.ndarray, mask: np.ndarray, colors: np.ndarray, spacing: Sequence[float], count: int = PAGE_SLICES
+) -> np.ndarray:
+    """Rows of axial, coronal and sagittal slices of a volume, its mask as a tint with contours, uint8 (H', W', 3).
+
+    Image (D, H, W, C) and class indices (D, H, W) in RAS orientation, spacing (z, y, x) in mm. Superior and anterior
+    are up, the patient's right is on the left, as radiologists have it.
+    """
+    slices = slices_of_interest(mask, count)
+    planes = []
+    for axis, indices in enumerate(slices):
+        planes += [np.take(image, index, axis) for index in indices]
+    limits = value_limits(np.concatenate([plane.ravel() for plane in planes]))
+    scale = PAGE_SIDE / max(length * mm for length, mm in zip(mask.shape, spacing, strict=True))
+    rows = []
+    for axis, indices in enumerate(slices):
+        height, width = (max(1, round(mask.shape[other] * spacing[other] * scale)) for other in OTHER_AXES[axis])
+        size = (height, width)
+        pictures = []
+        for index in indices:
+            plane = resize_image(to_rgb(np.take(image, index, axis), limits), size)
+            classes = resize_mask(np.take(mask, index, axis), size)
+            pictures.append(_outline_classes(plane, classes, colors)[::-1, ::-1])
+        rows.append(np.hstack(pictures))
+    width = max(row.shape[1] for row in rows)
+    padded = [np.pad(row, ((0, 2), (0, width - row.shape[1]), (0, 0))) for row in rows]
+    return np.vstack(padded)
+
+
+def _outline_classes(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """A copy of a picture (H, W, 3), tinted by class indices (H, W) and with their contours."""
+    outlined = picture.copy()
+    inside = classes != 0
+    outlined[inside] = (3 * outlined[inside].astype(np.uint16) + colors[classes[inside]]) // 4
+    edges = contours(classes)
+    outlined[edges] = colors[classes[edges]]
+    return outlined
+
+
+def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
+    """For each axis of class indices (D, H, W), the slice with the most voxels of any class except the first."""
+    is_shown = (mask > 0) & (mask != IGNORE_INDEX)
+    voxel = []
+    for axis in range(3):
+        sums = is_shown.sum(axis=OTHER_AXES[axis])
+        index = len(sums) // 2
+        if sums.any():
+            index = int(sums.argmax())
+        voxel.append(index)
+    return tuple(voxel)
+
+
+def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[float], fill: float = 0) -> np.ndarray:
+    """The slices through the voxel `at` in one picture, (h, w[, C]): axial, to its right sagittal, below it coronal.
+
+    The volume (D, H, W[, C]) is in RAS orientation, the spacing (z, y, x) in mm. The patient's right is on the left,
+    anterior is up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the value of the
+    corner between the slices.
+    """
+    z, y, x = at
+    finest = min(spacing)
+    depth, height, width = (
+        max(1, round(length * mm / finest)) for length, mm in zip(volume.shape, spacing, strict=False)
+    )
+    picture = np.full((height + depth, width + depth, *volume.shape[3:]), fill, volume.dtype)
+    picture[:height, :width] = resize_mask(volume[z], (height, width))[::-1, ::-1]
+    picture[:height, width:] = resize_mask(volume[:, :, x].swapaxes(0, 1), (height, depth))[::-1]
+    picture[height:, :width] = resize_mask(volume[:, y], (depth, width))[::-1, ::-1]
+    return picture
+
+
+def render_volume_points(
+    voxels: np.ndarray,
+    spacing: Sequence[float],
+    predicted: np.ndarray,
+    is_found: np.ndarray,
+    truth: np.ndarray | None = None,
+    is_true: np.ndarray | None = None,
+) -> np.ndarray:
+    """A volume (D, H, W, C) with its points, drawn as in `render_points`, on three planes through their middle.
+
+    Every point is drawn on each plane, however far before or behind the plane it lies. Superior and anterior are up.
+    """
+    shown_points = predicted[is_found]
+    if truth is not None and is_true is not None and is_true.any():
+        shown_points = truth[is_true]
+    size = np.array(voxels.shape[:3])
+    middle = (size - 1) / 2
+    if len(shown_points):
+        middle = shown_points.mean(axis=0)
+    center = middle.round().astype(int).clip(0, size - 1)
+    limits = value_limits(voxels[center[0]])
+    scale = PLANE_SIDE / (size * spacing).max()
+    pictures = []
+    for axis in range(3):
+        rows, columns = [other for other in range(3) if other != axis]
+        plane = to_rgb(np.take(voxels, center[axis], axis), limits)
+        height = max(1, round(size[rows] * spacing[rows] * scale))
+        width = max(1, round(size[columns] * spacing[columns] * scale))
+        resized = resize_image(plane, (height, width))[::-1]
+        factors = np.array([height / size[rows], width / size[columns]])
+        spots = _points_on_plane(predicted[:, [rows, columns]], factors, height)
+        true_spots = None
+        if truth is not None:
+            true_spots = _points_on_plane(truth[:, [rows, columns]], factors, height)
+        pictures.append(render_points(resized, spots, is_found, true_spots, is_true))
+    tallest = max(len(picture) for picture in pictures)
+    padded = []
+    for picture in pictures:
+        below = tallest - len(picture)
+        padded.append(np.pad(picture, ((0, below), (0, 2), (0, 0))))
+    return np.hstack(padded)
+
+
+def _points_on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+    """Positions (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
+    spots = (points + 0.5) * factors - 0.5
+    spots[:, 0] = height - 1 - spots[:, 0]
+    return spots

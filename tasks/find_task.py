@@ -21,7 +21,7 @@ from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
 from tasks.objects.reader import with_unknown
-from tasks.regions.loss import Regions
+from tasks.overlapping.loss import Regions
 
 SAMPLED_MASKS = 20  # masks that are read
 SAMPLED_VOLUMES = 4

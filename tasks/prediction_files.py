@@ -1,11 +1,19 @@
-"""The files of an image, a raster or a volume: masks and numbers for each pixel, probabilities, overlays."""
+"""The files of an image, a raster or a volume: masks and numbers for each pixel, probabilities, overlays.
 
-from collections.abc import Callable
+PNGs and TIFFs are written some rows at a time, however large they are.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import tifffile
 
+from data_utils.image_io.places import NODATA, Place
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.windowed import WindowedImage
@@ -13,13 +21,17 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
+from tasks.decoder import Decoded
 from tasks.drawing import to_rgb, value_limits
-from tasks.geotiff_writer import write_geotiff
-from tasks.job import PROBABILITIES, Job
-from tasks.prediction import Decoded
-from tasks.writers import MASK_LEVEL, OVERLAY_LEVEL, write_png
+from tasks.job import MASK, PROBABILITIES, Job
 
 SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
+# levels of compression
+MASK_LEVEL = 6
+OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
+TILE = 256  # pixels of a side of a tile of a TIFF
+CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
+ReadWindow = Callable[[slice, slice], np.ndarray]  # the values (h, w) or colors (h, w, 3) in some rows and columns
 
 
 class PredictedImage(NamedTuple):
@@ -58,10 +70,10 @@ class Values(NamedTuple):
     labels: np.ndarray
     convert: Callable[[np.ndarray], np.ndarray] = np.asarray
     missing: np.ndarray | None = None
-    nodata: int | None = None
+    nodata: float | None = None
 
-    def read(self, *window: Any) -> np.ndarray:
-        """The values in a window, which is a slice of each axis."""
+    def read(self, *window: slice) -> np.ndarray:
+        """The values in a window, which has a slice of each axis, or of the first ones."""
         values = self.convert(self.labels[window])
         if self.missing is not None and self.nodata is not None:
             missing = self.missing[window]
@@ -74,27 +86,16 @@ class Values(NamedTuple):
 
 
 def save_values(job: Job, path: Path, values: Values) -> None:
-    """Write a number or color for each pixel: a PNG of an image, a TIFF of a raster, NIfTI of a volume."""
+    """Write a number or color for each pixel: a PNG or a TIFF, by the suffix of its path; NIfTI of a volume."""
     with replace_file(path) as file:
         if job.volume is not None:
             write_volume(file, values.read(), job.volume)
             return
         height, width = values.labels.shape
-        if job.place is None:
-            strips = (values.read(rows) for rows in row_spans(height))
-            write_png(file, (height, width), strips, MASK_LEVEL)
-            return
-        is_color = values.read(slice(1), slice(1)).ndim == 3
-
-        def read(channel: int, rows: slice, columns: slice) -> np.ndarray:
-            tile = values.read(rows, columns)
-            if is_color:
-                return tile[:, :, channel]
-            return tile
-
-        channels = 3 if is_color else 1
-        shape = (channels, height, width)
-        write_geotiff(file, shape, read, job.place, values.nodata, is_color=is_color)
+        if path.suffix.lower() == MASK:
+            write_png(file, (height, width), map(values.read, row_spans(height)), MASK_LEVEL)
+        else:
+            write_geotiff(file, (height, width), [values.read], job.place, values.nodata)
 
 
 def save_probabilities(image: PredictedImage) -> None:
@@ -102,7 +103,7 @@ def save_probabilities(image: PredictedImage) -> None:
 
     In a raster they are NaN where the image holds no data.
     """
-    job, probabilities, missing = image.job, image.decoded.probabilities, image.missing
+    job, probabilities = image.job, image.decoded.probabilities
     assert probabilities is not None
     with replace_file(job.file(PROBABILITIES)) as file:
         if job.volume is not None:
@@ -110,15 +111,9 @@ def save_probabilities(image: PredictedImage) -> None:
         elif job.place is None:
             save_array(file, probabilities)
         else:
-
-            def read(channel: int, rows: slice, columns: slice) -> np.ndarray:
-                tile = probabilities[channel, rows, columns]
-                if missing is not None:
-                    tile = np.where(missing[rows, columns], np.float32(np.nan), tile)
-                return tile
-
-            channels, height, width = probabilities.shape
-            write_geotiff(file, (channels, height, width), read, job.place, np.nan)
+            height, width = probabilities.shape[1:]
+            bands = [Values(band, missing=image.missing, nodata=np.nan).read for band in probabilities]
+            write_geotiff(file, (height, width), bands, job.place, np.nan)
     release(probabilities)
 
 
@@ -131,13 +126,15 @@ def save_array(file: Any, array: np.ndarray) -> None:
             release(array)
 
 
-def save_overlay(path: Path, image: PredictedImage, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
-    """Write the picture of an image; `draw` draws labels (n, W) on rows (n, W, 3) of the image."""
-    picture, labels, name = image.picture, image.decoded.labels, image.job.name
+def save_overlay(
+    path: Path, image: PredictedImage, labels: np.ndarray, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> None:
+    """Write the picture of an image; `draw` draws `labels` (n, W) on rows (n, W, 3) of the image."""
+    picture, name = image.picture, image.job.name
     assert picture is not None
     height, width = labels.shape
     limits = None
-    if _read(picture, slice(1), name).dtype != np.uint8:
+    if _read(picture, slice(0, 1), name).dtype != np.uint8:
         sampled = spread_indices(height, SAMPLED_ROWS)
         limits = value_limits(np.concatenate([_read(picture, slice(row, row + 1), name) for row in sampled]))
 
@@ -151,7 +148,7 @@ def save_overlay(path: Path, image: PredictedImage, draw: Callable[[np.ndarray, 
 
 
 def _read(picture: WindowedImage, rows: slice, name: str) -> np.ndarray:
-    return read_image(picture.read(rows.start or 0, rows.stop), name)
+    return read_image(picture.read(rows.start, rows.stop), name)
 
 
 def read_missing(picture: WindowedImage, folder: Path | None) -> np.ndarray | None:
@@ -165,3 +162,89 @@ def read_missing(picture: WindowedImage, folder: Path | None) -> np.ndarray | No
             missing[rows] = pixels
         release(missing)
     return missing
+
+
+def write_png(file: BinaryIO, size: tuple[int, int], strips: Iterable[np.ndarray], level: int) -> None:
+    """Write a PNG of `size` (H, W) from strips of its rows: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is color.
+
+    The format: https://www.w3.org/TR/png-3/.
+    """
+    height, width = size
+    compressor = zlib.compressobj(level)
+    above: np.ndarray | None = None  # the row above a strip
+    for rows in strips:
+        if above is None:
+            color_type = 2 if rows.ndim == 3 else 0
+            file.write(b"\x89PNG\r\n\x1a\n")
+            _write_chunk(file, b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, color_type, 0, 0, 0))
+            above = np.zeros((1, rows[0].nbytes), np.uint8)
+        # PNG is big-endian; each row but the first is stored as its difference from the one above (filter 2)
+        stored_bytes = rows.astype(rows.dtype.newbyteorder(">")).reshape(len(rows), -1).view(np.uint8)
+        filtered = np.full((len(rows), 1 + stored_bytes.shape[1]), 2, np.uint8)
+        np.subtract(stored_bytes, np.vstack([above, stored_bytes[:-1]]), out=filtered[:, 1:])
+        above = stored_bytes[-1:].copy()
+        data = compressor.compress(filtered.data)
+        if data:
+            _write_chunk(file, b"IDAT", data)
+    _write_chunk(file, b"IDAT", compressor.flush())
+    _write_chunk(file, b"IEND", b"")
+
+
+def _write_chunk(file: BinaryIO, kind: bytes, data: bytes) -> None:
+    checksum = zlib.crc32(kind + data)
+    file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+
+
+def write_geotiff(
+    file: BinaryIO, size: tuple[int, int], bands: Sequence[ReadWindow], place: Place | None, nodata: float | None = None
+) -> None:
+    """Write a TIFF of `size` (H, W) in compressed tiles, with a place if there is one.
+
+    Args:
+        bands: each reads the values of a band, of one type for all; if there is one, it may read colors.
+        nodata: the value of pixels without data; None if there are none.
+    """
+    sample = bands[0](slice(1), slice(1))
+    shape = (*size, *sample.shape[2:])
+    planarconfig = None
+    if len(bands) > 1:
+        shape = (len(bands), *size)
+        planarconfig = "separate"
+    tags = list(place.tags) if place else []
+    if nodata is not None:
+        tags.append((NODATA, "s", 0, f"{nodata:.17g}", True))
+    file_bytes = int(np.prod(shape, dtype=np.int64)) * sample.itemsize
+    with tifffile.TiffWriter(file, bigtiff=file_bytes > CLASSIC_BYTES, byteorder="<") as tiff:
+        tiff.write(
+            _tiles(size, bands, sample),
+            shape=shape,
+            dtype=sample.dtype,
+            photometric="rgb" if sample.ndim == 3 else "minisblack",
+            planarconfig=planarconfig,
+            tile=(TILE, TILE),
+            compression="zlib",
+            extratags=tags,
+            metadata=None,
+            software=False,
+        )
+
+
+def _tiles(size: tuple[int, int], bands: Sequence[ReadWindow], sample: np.ndarray) -> Iterator[bytes]:
+    """The compressed tiles of one band after the other, each of the type and the channels of `sample` (1, 1[, 3])."""
+    height, width = size
+    for read in bands:
+        for top in range(0, height, TILE):
+            for left in range(0, width, TILE):
+                part = read(slice(top, min(top + TILE, height)), slice(left, min(left + TILE, width)))
+                tile = np.zeros((TILE, TILE, *sample.shape[2:]), sample.dtype.newbyteorder("<"))
+                tile[: part.shape[0], : part.shape[1]] = part
+                yield zlib.compress(tile.tobytes(), MASK_LEVEL)
+
+
+def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
+    """Write a TIFF of grey pages (H, W)."""
+    content = BytesIO()  # tifffile wants the name of a file, and a temporary one may have none
+    with tifffile.TiffWriter(content) as writer:
+        for page in pages:  # one by one: three together could be taken for a color
+            writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
+    file.write(content.getvalue())

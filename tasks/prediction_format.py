@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -16,15 +16,13 @@ from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
-from tasks.drawing import legend, overlay
+from tasks.decoder import Decoded
+from tasks.drawing import legend, overlay, volume_page
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, Values, save_overlay, save_probabilities, save_values
-from tasks.scoring.masks import open_mask, open_truth, open_volume_mask, score_masks, size_mismatch
-from tasks.scoring.score import Score
+from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
 from tasks.task import Task
-from tasks.volume_drawing import volume_page
 from unet.config import MaskValue, UNetConfig
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
@@ -128,11 +126,15 @@ class MaskFormat(PredictionFormat):
 
     Attributes:
         reader: reads such masks, and true ones.
+        true_class_map: the classes of a model of classes, whose true masks may be annotations; else None.
+        written_values: the values that masks hold, if they are values of classes.
     """
 
     outputs = "masks"
     writes_rasters = True
     reader: MaskReader
+    true_class_map: ClassMap | None = None
+    written_values: Sequence[MaskValue] = ()
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
@@ -144,65 +146,52 @@ class MaskFormat(PredictionFormat):
         return VolumeFile((str(path),)) if job.volume is not None else PageFile(path)
 
     def shades(self, labels: np.ndarray) -> np.ndarray:
-        """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
+        """A prediction (*spatial) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
         return labels
 
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
-        return overlay(image, labels, self.colors)
+    def drawn(self, labels: np.ndarray) -> np.ndarray:
+        """What `overlay` draws of a prediction (H, W)."""
+        return labels
+
+    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """Rows (n, W, 3) uint8 of an image with rows (n, W) of `drawn` on them."""
+        return overlay(image, drawn, self.colors)
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         """The share of each name in a prediction (H, W), for a page."""
         shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
-        entries = []
-        for color, name, share in zip(self.colors.tolist(), self.names, shares, strict=True):
-            entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
-        return entries
+        return legend_of_shares(self.colors, self.names, shares.tolist())
 
-    def with_objects(self, decoded: Decoded) -> MaskFormat:
-        """The format in the colors of a prediction's objects."""
-        return self
-
-    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        """The areas that polygons outline in rows (n, W) of a prediction: layers of numbers, 0 for no area."""
-        return [self.shades(labels)]
+    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
+        """The areas that polygons outline in a prediction (H, W): layers of numbers, uint8 or int32, 0 for no area."""
+        yield self.shades(labels)
 
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         """The properties of an area of `areas`, given its number."""
         return {"value": number}
 
-    @property
-    def written_values(self) -> Sequence[MaskValue]:
-        """The values that masks hold, if they are values of classes."""
-        return ()
-
-    @property
-    def true_class_map(self) -> ClassMap | None:
-        """The classes of a model of classes, whose true masks may be annotations; else None."""
-        return None
-
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        job, decoded = image.job, image.decoded
         for extension in extensions:
             if extension == OVERLAY:
                 self._write_overlay(image)
             elif extension == PROBABILITIES:
                 save_probabilities(image)
-            elif extension == UNCERTAINTY and image.decoded.uncertainty is not None:
-                save_values(image.job, image.job.file(extension), Values(image.decoded.uncertainty))
+            elif extension == UNCERTAINTY and decoded.uncertainty is not None:
+                save_values(job, job.file(extension), Values(decoded.uncertainty))
             elif extension in POLYGONS:
-                save_polygons(image, extension, self.areas, self.area_properties)
+                save_polygons(image, extension, self.areas(decoded.labels), self.area_properties)
             elif extension in self.extensions:
                 self.write_table(image)
         self.write_mask(image)
 
     def _write_overlay(self, image: PredictedImage) -> None:
         job, labels = image.job, image.decoded.labels
-        shown = self.with_objects(image.decoded)
         if job.volume is None:
-            save_overlay(job.file(OVERLAY), image, shown.overlay)
+            save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        page = volume_page(voxels, shown.shades(labels), shown.colors, header.spacing)
+        page = volume_page(voxels, self.shades(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(page).save(file, "png")
 
@@ -215,14 +204,9 @@ class MaskFormat(PredictionFormat):
         save_values(image.job, self.file(image.job, MASK), values)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
-        written = self.written_mask(job)
-        if isinstance(written, VolumeFile):
-            mask = open_volume_mask(written, self.reader)
-            labels = mask.labels()
-            if job.size != mask.size:
+        with open_mask(self.written_mask(job), self.reader) as mask:
+            if job.volume is not None and job.size != mask.size:
                 raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
-            return Decoded(labels)
-        with open_mask(written, self.reader) as mask:
             if job.size and mask.size != job.size:
                 raise DataError(size_mismatch(mask, job.size))
             return Decoded(mask.labels(folder))
@@ -242,13 +226,19 @@ class MaskFormat(PredictionFormat):
             )
 
 
+def legend_of_shares(colors: np.ndarray, names: Sequence[str], shares: Sequence[float]) -> list[LegendEntry]:
+    """An entry for each name, with its share of the pixels."""
+    entries = []
+    for color, name, share in zip(colors.tolist(), names, shares, strict=True):
+        entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
+    return entries
+
+
 def free_value(values: Sequence[MaskValue]) -> int:
     """A mask value that no class has: 255, else the largest one below it, else the largest of 16 bits.
 
     For colors it is 0, black.
     """
-    if not values:
-        return 0
     numbers = {value for value in values if isinstance(value, int)}
     if not numbers:
         return 0

@@ -15,16 +15,17 @@ ORDER = ("runtime", "unet", "data_utils", "tasks", "inference", "train_utils")
 ROOMS = {
     "unet": ("norms", "blocks", "config", "backbone model_files", "model"),
     "tasks": (
-        "drawing writers geotiff_writer",
-        "tables job prediction losses charts components object_labels object_sizes section volume_drawing",
-        "confusion prediction_files labeled_objects",
-        "calibration polygons",
+        "drawing",
+        "tables job losses charts section",
+        "confusion",
+        "calibration",
         "task",
-        "scoring decoder step_loss pixels_and_regions",
+        "decoder step_loss pixels_and_regions",
+        "prediction_files",
+        "polygons scoring",
         "prediction_format",
         "kind classes",
         "overlapping objects landmarks",
-        "regions",
         "find_task",
     ),
     "data_utils": (

@@ -1,14 +1,14 @@
-"""The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
+"""The class of each pixel: cross-entropy and Dice from logits, also where images are labeled for some classes only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
-from tasks.classes.scores import ClassScores
-from tasks.classes.target import ClassTarget
+from tasks.classes.scores import COUNTS, ClassScores, PartlyLabeledScores
+from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.losses import RegionSums
 from tasks.pixels_and_regions import PixelsAndRegions
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -92,6 +92,81 @@ class Classes(PixelsAndRegions):
         # There is a cell for each column of an image, and for each line of a volume along its first axis: neighbors on
         # a GPU never wait for each other's cell, and no sum is so long that float32 rounds away the last values.
         return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class PartlyLabeledClasses(Classes):
+    """The loss of `Classes`, if an image may be labeled for only some of the classes.
+
+    A pixel outside of the labeled classes can be of any other class, the background included: its term is computed from
+    the summed probability of these other classes, with weight 1 (marginal loss: Shi et al. 2021, arXiv:2007.03868).
+    Dice counts the classes that an image is labeled for.
+
+    Args:
+        flags: (sets, num_classes) bool, whether images of each set are labeled for each class; the first set has all.
+    """
+
+    flags: Tensor = field(kw_only=True)
+
+    target = PartlyLabeledTarget
+
+    def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+        labeled_target, is_other_class = self._divide(targets)
+        counts = super().counts(labeled_target)
+        counts[0] += is_other_class.sum()
+        return counts
+
+    def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        logits = full_precision(logits)
+        labeled_target, others = self._divide(targets)
+        pixels, *regions = super().partial(logits, labeled_target)
+        log_probs = logits.log_softmax(dim=1)
+        pixel_term = self.loss_terms.pixels
+        if pixel_term is not None:
+            # if an image is labeled for all classes, no pixel counts; the lowest number keeps the gradient finite
+            per_pixel = (1,) * (logits.ndim - 2)
+            is_other = ~self._flags_of(targets).view(*logits.shape[:2], *per_pixel)
+            lowest = torch.finfo(logits.dtype).min
+            log_others = log_probs.masked_fill(~is_other, lowest).logsumexp(dim=1)
+            weights = others.to(logits.dtype)
+            pixels = pixels - (pixel_term(weights, log_others) * log_others).sum()
+        if not regions:
+            return (pixels,)
+        labeled_sums = RegionSums(*regions)
+        spatial = tuple(range(2, logits.ndim))
+        predicted_elsewhere = (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
+        return (pixels, *labeled_sums._replace(predicted=labeled_sums.predicted + predicted_elsewhere))
+
+    def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """The counts of the pixels whose class the image is labeled for."""
+        labeled_target, _ = self._divide(targets)
+        return super().reliability(logits, labeled_target)
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
+        classes = len(self.names)
+        sums = torch.zeros(classes, classes + COUNTS, dtype=torch.int64, device=device)
+        return PartlyLabeledScores(self.names, self.flags.to(device), sums, torch.zeros(images, 1, device=device))
+
+    def to(self, device: torch.device) -> "PartlyLabeledClasses":
+        return replace(self, weights=self.class_weights.to(device), flags=self.flags.to(device))
+
+    def _flags_of(self, targets: PartlyLabeledTarget) -> Tensor:
+        """(B, num_classes) bool, the classes that each image is labeled for."""
+        return self.flags[targets.label_set.long()]
+
+    def _divide(self, targets: PartlyLabeledTarget) -> tuple[ClassTarget, Tensor]:
+        """Divide the pixels into labeled classes and others.
+
+        Returns:
+            The target of the classes that each image is labeled for, with all other pixels ignored; and (B, *spatial)
+            bool, the pixels of other classes.
+        """
+        mask = targets.mask.long()
+        is_valid = mask != IGNORE_INDEX
+        truth = mask.where(is_valid, 0)
+        is_labeled = self._flags_of(targets).gather(1, truth.flatten(1)).view_as(mask)
+        labeled_target = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
+        return labeled_target, is_valid & ~is_labeled
 
 
 def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Masks of classes: in the values or colors that the model was trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from data_utils.class_names import is_background
 from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
+from tasks.decoder import Decoded
 from tasks.drawing import class_colors, outlined_overlay
 from tasks.polygons import Properties
-from tasks.prediction import Decoded
 from tasks.prediction_format import MaskFormat
-from unet.config import MaskValue, UNetConfig
+from unet.config import UNetConfig
 
 
 class ClassFormat(MaskFormat):
@@ -24,35 +24,29 @@ class ClassFormat(MaskFormat):
         self.reader = ClassReader(class_map)
         self.names = class_map.names
         self.colors = class_colors(class_map.values)
+        self.true_class_map = class_map
+        self.written_values = class_map.values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "ClassFormat":
         return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
 
-    @property
-    def true_class_map(self) -> ClassMap:
-        return self.class_map
-
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return self.class_map.decode(labels)
 
-    @property
-    def written_values(self) -> Sequence[MaskValue]:
-        return self.class_map.values
-
-    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        numbers = np.arange(1, len(self.names) + 1, dtype=np.uint16)
+    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
+        numbers = np.arange(1, len(self.names) + 1, dtype=np.uint8)
         for index, name in enumerate(self.names):
             if is_background(name):
                 numbers[index] = 0
-        return [numbers[labels]]
+        yield numbers[labels]
 
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         value = self.class_map.values[number - 1]
         return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
 
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return outlined_overlay(image, labels, self.colors)
+    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        return outlined_overlay(image, drawn, self.colors)
 
     def check_volume(self, name: str) -> None:
         if isinstance(self.class_map.values[0], tuple):

@@ -17,7 +17,7 @@ from tasks.job import Job, PointRow
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE
-from tasks.scoring.score import Score
+from tasks.scoring.masks import Score
 
 
 def score_points(task: Landmarks, job: Job, size: tuple[int, ...], prediction: np.ndarray) -> Score:

@@ -17,17 +17,16 @@ from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
 from runtime.errors import SettingsError
 from runtime.files import replace_file
-from tasks.drawing import legend, point_colors, render_points
+from tasks.decoder import Decoded
+from tasks.drawing import legend, point_colors, render_points, render_volume_points
 from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.truth import read_prediction, score_points
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, save_array
 from tasks.prediction_format import PredictionFormat
-from tasks.scoring.score import Score
+from tasks.scoring.masks import Score
 from tasks.task import Task
-from tasks.volume_drawing import render_volume_points
 from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images

@@ -1,19 +1,71 @@
-"""Objects: the pixels of each, from classes and depths."""
+"""Objects: found in the classes and depths of all pixels.
 
+The connected components of the foreground are cut where they are shallow, each by itself and in its own box, by a
+watershed from its deep parts. The objects are numbered from top to bottom by their first pixel.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.errors import SettingsError
+from data_utils.holes import holes
+from runtime.errors import DataError, SettingsError
+from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
-from tasks.object_labels import label_numbers
-from tasks.objects.answers import LEVELS, pack_answers
-from tasks.objects.finder import DetectedObject, find_objects
+from tasks.objects.labels import CLASS_BITS, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.task import Task
+
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+
+LEVELS = 255  # the depth and the certainty of a pixel are whole numbers from 0 to LEVELS
+BYTE = 255
+DEPTH_SHIFT = 8
+CERTAINTY_SHIFT = 16
+BLUR = 1.0  # pixels, standard deviation: smooths the steps of a learned depth, which are no objects
+PEAK = 26  # of LEVELS: a seed is so much deeper than every path from it to a deeper place
+MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
+
+
+class DetectedObject(NamedTuple):
+    """An object of a prediction; positions are (y, x), or (z, y, x) of volumes, in pixels; the first center is at 0.
+
+    Args:
+        number: its value in the mask.
+        class_index: its class, from 1.
+        size: its area or volume in pixels.
+        center: the mean of its pixels' positions.
+        box: its first position along each axis, and then the position after its last one: (top, left, bottom, right).
+        score: the mean probability that its pixels are not background.
+    """
+
+    number: int
+    class_index: int
+    size: int
+    center: tuple[float, ...]
+    box: tuple[int, ...]
+    score: float
+
+
+def pack_answers(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
+    """The answers of pixels, as integers of at least 32 bits.
+
+    Args:
+        classes: 0 for background; it lies in the lowest eight bits.
+        depths: within an object, 0 to LEVELS; they lie in the next eight bits.
+        certainties: that a pixel is not background, 0 to LEVELS.
+    """
+    return classes | (depths << DEPTH_SHIFT) | (certainties << CERTAINTY_SHIFT)
+
+
+def unpack_answers(answers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The classes, depths and certainties of `pack_answers`."""
+    return answers & BYTE, (answers >> DEPTH_SHIFT) & BYTE, answers >> CERTAINTY_SHIFT
 
 
 class ObjectDecoder(Decoder[Objects]):
@@ -26,13 +78,11 @@ class ObjectDecoder(Decoder[Objects]):
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The answer of each pixel: class, depth and certainty of not being background, as one number."""
-        classes = logits.shape[dim] - 1
-        class_logits = logits.narrow(dim, 0, classes)
-        most_likely_class = most_likely(class_logits, dim).int()
-        depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().int()
+        class_logits, depth_logits = _divide(logits, dim)
+        classes = most_likely(class_logits, dim).int()
+        depth = (depth_logits.sigmoid() * LEVELS).round().int().squeeze(dim)
         certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
-        answers = pack_answers(most_likely_class, depth, certainty)
-        return answers.masked_fill(most_likely_class == 0, 0)
+        return pack_answers(classes, depth, certainty).masked_fill(classes == 0, 0)
 
     def finish(self, answers: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
         return answers, find_objects(answers, self.task)
@@ -43,23 +93,26 @@ class ObjectDecoder(Decoder[Objects]):
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The probabilities of the classes, and then the depth."""
-        classes = logits.shape[dim] - 1
-        class_probabilities = logits.narrow(dim, 0, classes).softmax(dim)
-        return torch.cat([class_probabilities, logits.narrow(dim, classes, 1).sigmoid()], dim)
+        class_logits, depth_logits = _divide(logits, dim)
+        return torch.cat([class_logits.softmax(dim), depth_logits.sigmoid()], dim)
 
     def entropy(self, logits: Tensor) -> Tensor:
         """The entropy of the classes."""
         return class_entropy(logits[:-1])
 
     def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
-        classes = probabilities.shape[dim] - 1
+        classes, depth = _divide(probabilities, dim)
         limits = torch.finfo(probabilities.dtype)
-        class_logits = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
-        depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
-        return torch.cat([class_logits, depth], dim)
+        return torch.cat([classes.clamp_min(limits.tiny).log(), depth.logit(eps=limits.eps)], dim)
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
+
+
+def _divide(outputs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The outputs of the classes, and that of the depth."""
+    classes, depth = outputs.split([outputs.shape[dim] - 1, 1], dim)
+    return classes, depth
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:
@@ -77,3 +130,116 @@ def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> T
     if smallest is None:
         smallest = task.smallest
     return replace(task, smallest=smallest, drops_border=drops_border)
+
+
+def find_objects(answers: np.ndarray, task: Objects) -> list[DetectedObject]:
+    """The objects in packed answers (*spatial) int32, in the order of their numbers.
+
+    The answers are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
+    """
+    found: list[DetectedObject] = []
+    first_pixels: list[tuple[int, ...]] = []  # of each object
+    for window, is_object in _separate(answers):
+        pixels = answers[window][is_object]
+        if len(pixels) < task.smallest:
+            continue
+        if len(found) == MOST_OBJECTS:
+            raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
+        positions = np.argwhere(is_object) + [side.start for side in window]
+        number = len(found) + 1
+        answers[window][is_object] = -number  # until all objects are known
+        found.append(_measure(number, window, positions, pixels))
+        first_pixels.append(tuple(positions[0].tolist()))
+    if task.fills_holes:
+        found = [_fill_holes(answers, detected) for detected in found]
+    order = sorted(range(len(found)), key=first_pixels.__getitem__)
+    if task.drops_border:
+        order = [index for index in order if not _touches_border(found[index], answers.shape)]
+    label_by_number = np.zeros(len(found) + 1, np.int32)  # 0 for objects that are left out
+    objects = []
+    for number, index in enumerate(order, 1):
+        detected = found[index]
+        objects.append(detected._replace(number=number))
+        label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
+    for rows in row_spans(len(answers)):
+        answers[rows] = label_by_number[np.maximum(-answers[rows], 0)]
+        release(answers)
+    return objects
+
+
+def _separate(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The box of each object, as an index of the answers, and the object's pixels in the box, bool."""
+    from scipy import ndimage
+
+    components, _ = ndimage.label(answers)
+    release(answers)
+    for component, box in enumerate(ndimage.find_objects(components), 1):
+        pieces = separate_objects(np.where(components[box] == component, answers[box], 0))
+        for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
+            window = []
+            for outer, side in zip(box, inner, strict=True):
+                window.append(slice(outer.start + side.start, outer.start + side.stop))
+            yield tuple(window), pieces[inner] == piece
+
+
+def separate_objects(answers: np.ndarray) -> np.ndarray:
+    """The objects of a component, numbered from 1, int32, 0 where `answers` is 0.
+
+    The seeds of the watershed are the peaks of the depth, after a little blur. A component with one peak is one object.
+    """
+    from scipy.ndimage import gaussian_filter, generate_binary_structure, label
+    from skimage.morphology import local_maxima, reconstruction
+    from skimage.segmentation import watershed
+
+    _, depths, _ = unpack_answers(answers)
+    depth = gaussian_filter(depths.astype(np.float32), BLUR, mode="constant").round().astype(np.int16)
+    is_component = answers > 0
+    everywhere = generate_binary_structure(answers.ndim, answers.ndim)
+    # `skimage.morphology.h_maxima` takes equal peaks for two, however shallow the valley between them
+    lowered_peaks = reconstruction(depth - PEAK, depth, footprint=everywhere)
+    is_peak = local_maxima(lowered_peaks, connectivity=answers.ndim) & is_component
+    seeds, count = label(is_peak, everywhere)
+    if count < 2:
+        return is_component.astype(np.int32)
+    return watershed(LEVELS - depth, seeds, mask=is_component)
+
+
+def _measure(number: int, window: tuple[slice, ...], positions: np.ndarray, answers: np.ndarray) -> DetectedObject:
+    """An object in a box, from the positions (N, axes) and the answers (N,) of its pixels."""
+    classes, _, certainties = unpack_answers(answers)
+    return DetectedObject(
+        number=number,
+        class_index=int(np.bincount(classes).argmax()),
+        size=len(positions),
+        center=tuple((positions.sum(axis=0) / len(positions)).tolist()),
+        box=(*(side.start for side in window), *(side.stop for side in window)),
+        score=int(certainties.sum()) / (LEVELS * len(positions)),
+    )
+
+
+def _fill_holes(numbers: np.ndarray, detected: DetectedObject) -> DetectedObject:
+    """Fill the holes of an object, unless another object lies there; pixels of objects hold minus their numbers."""
+    start, end = _corners(detected)
+    values = numbers[tuple(map(slice, start, end))]
+    hole_numbers = holes(values == -detected.number)
+    occupied = np.unique(hole_numbers[values < 0])
+    is_filled = (hole_numbers > 0) & ~np.isin(hole_numbers, occupied)
+    added = np.argwhere(is_filled) + start
+    if not len(added):
+        return detected
+    values[is_filled] = -detected.number
+    size = detected.size + len(added)
+    center = (np.array(detected.center) * detected.size + added.sum(axis=0)) / size
+    return detected._replace(size=size, center=tuple(center.tolist()))
+
+
+def _touches_border(detected: DetectedObject, size: tuple[int, ...]) -> bool:
+    """Whether an object reaches the border of an image of a size."""
+    start, end = _corners(detected)
+    return min(start) == 0 or any(stop == side for stop, side in zip(end, size, strict=True))
+
+
+def _corners(detected: DetectedObject) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The first position in the box of an object, and the one after the last."""
+    axes = len(detected.center)
+    return detected.box[:axes], detected.box[axes:]

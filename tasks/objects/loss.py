@@ -11,8 +11,7 @@ from data_utils.target import Target
 from runtime.device import full_precision
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
-from tasks.objects.matching import SUMS
-from tasks.objects.scores import ObjectScores
+from tasks.objects.scores import SUMS, ObjectScores
 from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig

@@ -25,9 +25,7 @@ from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
-from tasks.drawing import touching_pairs
-from tasks.labeled_objects import AnnotatedObjects, LabeledObjects
-from tasks.object_labels import label_classes, label_numbers
+from tasks.objects.labels import AnnotatedObjects, LabeledObjects, label_classes, label_numbers, touching_pairs
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
 from tasks.pixels_and_regions import class_weight_tensor

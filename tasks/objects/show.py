@@ -1,16 +1,19 @@
-"""Objects in the report: their outlines, and which of them are found."""
+"""Objects in pictures: their outlines, and which of them are found."""
 
 import numpy as np
 
-from tasks.drawing import GREY, RED, darken, outline_objects, shade_objects, to_rgb
-from tasks.object_labels import label_classes, label_numbers
-from tasks.objects.matching import Matches, Overlaps
+from runtime.scratch import release, row_spans
+from tasks.drawing import GREY, RED, contours, darken, outline_width, palette, readable_colors, to_rgb
+from tasks.objects.labels import label_classes, label_numbers, touching_pairs
 from tasks.objects.reader import ObjectReader
+from tasks.objects.scores import Matches, Overlaps
 from tasks.section import Section
 from unet.config import IGNORE_INDEX
 
 GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
+SHADES = 12  # colors of objects, in turn
+COLORS = palette(SHADES + 1)  # the first one is of no object
 
 
 class ObjectSection(Section):
@@ -40,8 +43,8 @@ class ObjectSection(Section):
         title, errors = object_errors(image, truth, pred)
         return {
             "image": to_rgb(image),
-            "truth": outline_objects(image, shade_objects(label_numbers(truth))),
-            "prediction": outline_objects(image, shade_objects(label_numbers(pred))),
+            "truth": outline_objects(image, shade_objects(truth)),
+            "prediction": outline_objects(image, shade_objects(pred)),
             title: errors,
         }
 
@@ -51,7 +54,7 @@ def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tup
 
     Args:
         image: (H, W[, C]).
-        truth, pred: (H, W), labels as `tasks.object_labels.pack_labels` makes them.
+        truth, pred: (H, W), labels as `pack_labels` makes them.
     """
     is_ignored = label_classes(truth) == IGNORE_INDEX
     true = np.where(is_ignored, 0, truth)
@@ -75,3 +78,54 @@ def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tup
     }
     texts = [f"{count:,} {name}" for name, count in counts.items() if count]
     return f"errors: {', '.join(texts)}" if texts else "errors", picture
+
+
+def outline_objects(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
+    picture = to_rgb(image).copy()
+    edges = contours(shades, outline_width(shades))
+    picture[edges] = readable_colors(COLORS[shades[edges]], below=picture[edges])
+    return picture
+
+
+def shade_objects(labels: np.ndarray) -> np.ndarray:
+    """(*spatial) uint8: the color, as an index of COLORS, of each pixel's object; objects that touch differ in it.
+
+    Args:
+        labels: as `pack_labels` makes them; their numbers may have gaps.
+    """
+    present = [np.zeros(1, labels.dtype)]
+    pairs = []
+    for rows in row_spans(len(labels)):
+        numbers = label_numbers(labels[rows.start : rows.stop + 1])  # with the first row of the next ones
+        present.append(np.unique(numbers))
+        pairs.append(touching_pairs(numbers))
+        release(labels)
+    all_numbers = np.unique(np.concatenate(present))
+    touching = np.searchsorted(all_numbers, np.unique(np.concatenate(pairs), axis=0))
+    shade_of_number = _choose_shades(len(all_numbers) - 1, touching.tolist())
+    shades = np.zeros(labels.shape, np.uint8)
+    for rows in row_spans(len(labels)):
+        shades[rows] = shade_of_number[np.searchsorted(all_numbers, label_numbers(labels[rows]))]
+        release(labels)
+    return shades
+
+
+def _choose_shades(count: int, pairs: list[list[int]]) -> np.ndarray:
+    """(count + 1,) uint8: a color for each number, which no number that it touches has.
+
+    Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
+    color.
+    """
+    neighbors: dict[int, list[int]] = {}
+    for first, second in pairs:
+        neighbors.setdefault(second, []).append(first)
+    shades = np.arange(count + 1)
+    shades[1:] = shades[:-1] % SHADES + 1
+    for number in sorted(neighbors):
+        taken = set(shades[neighbors[number]].tolist())
+        for _ in range(SHADES):
+            if shades[number] not in taken:
+                break
+            shades[number] = shades[number] % SHADES + 1
+    return shades.astype(np.uint8)

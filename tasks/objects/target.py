@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from data_utils.target import Target, labels
-from tasks.object_labels import pack_labels
+from tasks.objects.labels import pack_labels
 from unet.config import IGNORE_INDEX
 
 DEEPEST = 20  # distance to the border, in pixels, from which on the depth of an object does not grow

@@ -1,59 +1,64 @@
-"""Numbered objects: a label image, and a table with a row for each object."""
+"""Numbered objects: a label image, a table with a row for each object, and one COCO file of all images.
+
+COCO's format: https://cocodataset.org/#format-data.
+"""
 
 import codecs
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.volumes import VolumeHeader, read_volume_header
 from runtime.console import counted, say
-from runtime.documents import TableWriter
+from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
+from runtime.errors import DataError, one_line
 from runtime.files import replace_file
-from tasks.drawing import SHADES, outline_objects, palette, shade_objects
-from tasks.geotiff_writer import write_geotiff
+from tasks.decoder import Decoded
 from tasks.job import MASK, Job, MaskFile
-from tasks.object_labels import label_numbers
+from tasks.objects.decode import DetectedObject
+from tasks.objects.labels import LabeledObjects, label_numbers, pack_labels
 from tasks.objects.loss import Objects
-from tasks.objects.object_tables import (
-    IMAGE_COLUMNS,
-    VOLUME_COLUMNS,
-    WrittenObjects,
-    image_cells,
-    table_rows,
-    volume_cells,
-)
 from tasks.objects.reader import ObjectReader
+from tasks.objects.show import COLORS, outline_objects, shade_objects
 from tasks.polygons import Properties
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage, Values, save_values
 from tasks.prediction_format import LegendEntry, MaskFormat
 from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
+COCO = "objects.json"
 LARGE_MASK = ".tif"  # the extension of a mask with more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
+IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
+VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
+VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
+WHOLE = ("number", "area", "top", "left", "bottom", "right")  # columns of whole numbers
+REMEDY = "--overwrite makes it anew"
 
 
 class ObjectFormat(MaskFormat):
     """The number of each pixel's object.
 
     Args:
-        shades: the color of each number; None if colors are computed from the whole label image.
         in_pieces: whether the objects of true masks are their connected pieces.
     """
 
     extensions = (TABLE,)
     joined_files = (JOINED,)
 
-    def __init__(self, names: Sequence[str], shades: np.ndarray | None = None, *, in_pieces: bool = False) -> None:
+    def __init__(self, names: Sequence[str], *, in_pieces: bool = False) -> None:
         self.reader: ObjectReader = ObjectReader(in_pieces=in_pieces)
         self.names = tuple(names)
         self.object_classes = self.names[1:]
-        self.colors = palette(SHADES + 1)
-        self._shades = shades
+        self.colors = COLORS
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "ObjectFormat":
@@ -64,33 +69,24 @@ class ObjectFormat(MaskFormat):
     def channel_names(self) -> Sequence[str]:
         return (*self.names, "depth")
 
-    @property
-    def has_one_class(self) -> bool:
-        return len(self.names) == 2  # with the background
-
-    def with_objects(self, decoded: Decoded) -> "ObjectFormat":
-        shades = np.zeros(len(decoded.objects) + 1, np.uint8)
-        shades[1:] = [detected.shade for detected in decoded.objects]
-        return ObjectFormat(self.names, shades, in_pieces=self.reader.in_pieces)
-
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
 
     def shades(self, labels: np.ndarray) -> np.ndarray:
-        if self._shades is None:
-            return shade_objects(label_numbers(labels))
-        return self._shades[label_numbers(labels)]
+        return shade_objects(labels)
 
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return outline_objects(image, self.shades(labels))
+    def drawn(self, labels: np.ndarray) -> np.ndarray:
+        return shade_objects(labels)
+
+    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        return outline_objects(image, drawn)
 
     def legend(self) -> None:
         return None
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         numbers = np.unique(label_numbers(labels))
-        count = int((numbers > 0).sum())
-        return [LegendEntry(None, counted(count, "object"))]
+        return [LegendEntry(None, counted(int((numbers > 0).sum()), "object"))]
 
     def mask_file(self, job: Job) -> Path:
         large = job.file(LARGE_MASK)
@@ -106,12 +102,13 @@ class ObjectFormat(MaskFormat):
         return files
 
     def written_mask(self, job: Job) -> MaskFile:
-        if self.has_one_class or job.volume is not None:
+        has_one_class = len(self.object_classes) == 1
+        if has_one_class or job.volume is not None:
             return super().written_mask(job)
         return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.object_classes))
 
-    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        return [label_numbers(labels)]
+    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
+        yield label_numbers(labels)
 
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         return {"number": number, "class": self.names[decoded.objects[number - 1].class_index]}
@@ -122,23 +119,29 @@ class ObjectFormat(MaskFormat):
         if job.place is not None:
             most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
+        values = Values(image.decoded.labels, partial(_numbers, dtype=dtype), image.raster_missing, np.iinfo(dtype).max)
+        path, other = job.file(MASK), job.file(LARGE_MASK)
+        if job.volume is None and count > MOST_IN_PNG:
+            path, other = job.file(LARGE_MASK), job.file(MASK)
+        save_values(job, path, values)
+        if job.volume is None and other != path:
+            other.unlink(missing_ok=True)  # an earlier call may have written it
 
-        def numbers(labels: np.ndarray) -> np.ndarray:
-            return label_numbers(labels).astype(dtype)
-
-        values = Values(image.decoded.labels, numbers, image.raster_missing, np.iinfo(dtype).max)
-        if job.place is not None or job.volume is not None:
-            save_values(job, job.file(MASK), values)
-            return
-        other_file = job.file(LARGE_MASK)  # an earlier call may have written it
-        if count <= MOST_IN_PNG:
-            save_values(job, job.file(MASK), values)
-        else:
-            other_file = job.file(MASK)
-            height, width = image.decoded.labels.shape
-            with replace_file(job.file(LARGE_MASK)) as file:
-                write_geotiff(file, (1, height, width), lambda _, *window: values.read(*window), None)
-        other_file.unlink(missing_ok=True)
+    def write_table(self, image: PredictedImage) -> None:
+        header = None
+        columns: Sequence[str] = IMAGE_COLUMNS
+        if image.job.volume is not None:
+            header = read_volume_header(image.job.volume, image.job.name)
+            columns = VOLUME_COLUMNS
+        text = io.StringIO()
+        table = TableWriter(text)
+        table.writerow(columns)
+        for detected in image.decoded.objects:
+            name = self.names[detected.class_index]
+            place = place_cells(detected, header)
+            table.writerow([detected.number, name, detected.size, *place, f"{detected.score:.4f}"])
+        with replace_file(image.job.file(TABLE)) as file:
+            file.write(text.getvalue().encode())
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write one table of the objects of all images, an image at a time."""
@@ -147,15 +150,11 @@ class ObjectFormat(MaskFormat):
             columns += IMAGE_COLUMNS
         if any(job.volume is not None for job in jobs):
             columns += VOLUME_COLUMNS
-        written_jobs = []
-        for job in jobs:
-            if self.mask_file(job).exists() and job.file(TABLE).exists():
-                written_jobs.append(job)
+        titles = list(dict.fromkeys(columns))
+        written_jobs = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
         objects = 0
         with replace_file(folder / JOINED) as file:
-            text = codecs.getwriter("utf-8")(file, "surrogateescape")
-            table = TableWriter(text)
-            titles = list(dict.fromkeys(columns))
+            table = TableWriter(codecs.getwriter("utf-8")(file, "surrogateescape"))
             table.writerow(["image", *titles])
             for job in written_jobs:
                 job_columns = VOLUME_COLUMNS if job.volume is not None else IMAGE_COLUMNS
@@ -164,19 +163,121 @@ class ObjectFormat(MaskFormat):
                     objects += 1
         say(f"{folder / JOINED} lists {counted(objects, 'object')} in {counted(len(written_jobs), 'image')}")
 
-    def write_table(self, image: PredictedImage) -> None:
-        volume = image.job.volume
-        columns: Sequence[str] = IMAGE_COLUMNS
-        header = None
-        if volume is not None:
-            columns = VOLUME_COLUMNS
-            header = read_volume_header(volume, image.job.name)
-        text = io.StringIO()
-        table = TableWriter(text)
-        table.writerow(columns)
-        for detected in image.decoded.objects:
-            name = self.names[detected.class_index]
-            cells = image_cells(detected) if header is None else volume_cells(detected, header)
-            table.writerow([detected.number, name, detected.size, *cells, f"{detected.score:.4f}"])
-        with replace_file(image.job.file(TABLE)) as file:
-            file.write(text.getvalue().encode())
+
+def _numbers(labels: np.ndarray, dtype: str) -> np.ndarray:
+    return label_numbers(labels).astype(dtype)
+
+
+def place_cells(detected: DetectedObject, header: VolumeHeader | None) -> list[str]:
+    """Center and box of an object in the pixels of an image.
+
+    With the `header` of a volume they are volume and center in mm, in the space of the file, and the box in voxels, in
+    RAS orientation.
+    """
+    box = map(str, detected.box)
+    if header is None:
+        return [*(f"{position:.2f}" for position in detected.center), *box]
+    volume = detected.size * float(np.prod(header.spacing))
+    position = header.affine @ [*reversed(detected.center), 1]
+    return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *box]
+
+
+def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of the table of an image. Raises DataError if somebody has made it unreadable."""
+    try:
+        text = read_bytes(table, MOST_BYTES_OF_DATA).decode(errors="replace")
+        rows = parse_csv(text)
+        if next(rows, (1, []))[1] != list(columns):
+            raise ValueError("expected the columns " + ", ".join(columns))
+        for _, cells in rows:
+            row = dict(zip(columns, cells, strict=True))
+            for name in WHOLE:
+                int(row.get(name, "0"))
+            float(row["score"])
+            yield row
+    except (OSError, ValueError) as error:
+        raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
+
+
+@dataclass(frozen=True)
+class WrittenObjects(LabeledObjects):
+    """Objects that prediction wrote, with their classes.
+
+    Args:
+        mask: the label image.
+        table: the table of its objects.
+        names: the classes of objects.
+    """
+
+    mask: Path
+    table: Path
+    names: tuple[str, ...]
+
+    def render(self) -> np.ndarray:
+        numbers = read_mask(self.mask, str(self.mask))
+        classes = np.zeros(int(numbers.max()) + 1, np.int64)
+        for row in table_rows(self.table, IMAGE_COLUMNS):
+            number = int(row["number"])
+            if not 0 < number < len(classes) or row["class"] not in self.names:
+                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
+            classes[number] = self.names.index(row["class"]) + 1
+        return pack_labels(numbers, classes[numbers])
+
+
+def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Sequence[str]) -> None:
+    """Write folder/objects.json, an image at a time.
+
+    Args:
+        images: the name of each image, its label image, and the table of its objects.
+        names: the classes of objects.
+    """
+    ids = {name: number for number, name in enumerate(names, 1)}
+    categories = [{"id": number, "name": name} for name, number in ids.items()]
+    entries: list[dict[str, Any]] = []
+    annotations = 0
+    with replace_file(folder / COCO) as file:
+        file.write(b'{"annotations": [')
+        for image_id, (name, mask, table) in enumerate(images, 1):
+            labels = read_mask(mask, str(mask))
+            height, width = labels.shape
+            entries.append({"id": image_id, "file_name": name, "height": height, "width": width})
+            for annotation in _annotations(labels, table, ids):
+                separator = ",\n" if annotations else "\n"
+                annotations += 1
+                annotation |= {"id": annotations, "image_id": image_id}
+                file.write((separator + json.dumps(annotation)).encode())
+        remaining_members = json.dumps({"images": entries, "categories": categories})
+        file.write(f"\n], {remaining_members[1:]}\n".encode())
+
+
+def _annotations(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The objects of a label image (H, W), from the rows of their table."""
+    for row in table_rows(table, IMAGE_COLUMNS):
+        top, left, bottom, right = (int(row[name]) for name in ("top", "left", "bottom", "right"))
+        is_object = labels[top:bottom, left:right] == int(row["number"])
+        if not is_object.any() or row["class"] not in ids:
+            raise DataError(f"{table}: object {row['number']} is not one of the mask; {REMEDY}")
+        yield {
+            "category_id": ids[row["class"]],
+            "segmentation": run_lengths(is_object, (top, left), labels.shape),
+            "area": int(row["area"]),
+            "bbox": [left, top, right - left, bottom - top],
+            "iscrowd": 0,
+            "score": float(row["score"]),
+        }
+
+
+def run_lengths(is_object: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> dict[str, Any]:
+    """Compressed RLE of an object of a picture (H, W), given its box (h, w) and the box's top left corner."""
+    from pycocotools import mask as rle_masks
+
+    height, width = size
+    top, left = corner
+    columns, rows = np.nonzero(is_object.T)  # COCO counts down the columns
+    pixels = (left + columns) * height + top + rows
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(pixels) != 1) + 1])
+    ends = np.concatenate([starts[1:], [len(pixels)]])
+    bounds = np.stack([pixels[starts], pixels[ends - 1] + 1], axis=1).ravel()
+    runs = np.diff(bounds, prepend=0, append=height * width).tolist()
+    encoded = rle_masks.frPyObjects({"size": [height, width], "counts": runs}, height, width)
+    return {"size": [height, width], "counts": encoded["counts"].decode()}

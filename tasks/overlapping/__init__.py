@@ -1,10 +1,11 @@
-"""Classes that may overlap: several for each pixel."""
+"""Classes that may overlap, several for each pixel; and regions, unions of labels that are written as a label map."""
 
 from tasks.kind import TaskKind
-from tasks.overlapping.decode import OverlapDecoder
-from tasks.overlapping.loss import Overlapping
-from tasks.overlapping.reader import OverlapReader
-from tasks.overlapping.show import OverlapSection
-from tasks.overlapping.write import OverlapFormat
+from tasks.overlapping.decode import OverlapDecoder, RegionDecoder
+from tasks.overlapping.loss import Overlapping, Regions
+from tasks.overlapping.reader import OverlapReader, RegionReader
+from tasks.overlapping.show import OverlapSection, RegionSection
+from tasks.overlapping.write import OverlapFormat, RegionFormat
 
 KIND = TaskKind(Overlapping, OverlapReader, OverlapDecoder, OverlapFormat, OverlapSection)
+REGIONS = TaskKind(Regions, RegionReader, RegionDecoder, RegionFormat, RegionSection)

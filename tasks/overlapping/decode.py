@@ -1,9 +1,10 @@
-"""The classes of each pixel, of which there may be several."""
+"""The classes or regions of each pixel, of which there may be several."""
 
 import torch
 from torch import Tensor
 
 from tasks.decoder import Decoder
+from tasks.overlapping.loss import Regions
 
 
 class OverlapDecoder(Decoder):
@@ -20,3 +21,16 @@ class OverlapDecoder(Decoder):
     def certainty(self, logits: Tensor) -> Tensor:
         """The probability of each class, (outputs, n, ...)."""
         return logits.sigmoid()
+
+
+class RegionDecoder(OverlapDecoder):
+    """The regions that the written label stands for: the label of the last region whose sigmoid is above one half."""
+
+    reading = "a pixel has the label of the last region whose logit is above 0"
+    task: Regions
+
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        bits = torch.zeros((), dtype=torch.int32, device=logits.device)
+        for region_logits, label_bits in zip(logits.unbind(dim), self.task.label_bits(), strict=True):
+            bits = torch.where(region_logits > 0, label_bits, bits)
+        return bits

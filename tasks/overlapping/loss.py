@@ -1,4 +1,4 @@
-"""Classes that may overlap: a sigmoid and a 2 x 2 table for each class; cross-entropy and Dice from logits."""
+"""Classes that may overlap, and regions: a sigmoid for each; cross-entropy and Dice from logits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.losses import RegionSums
-from tasks.overlapping.scores import OverlapScores, count_bits, planes
-from tasks.overlapping.target import OverlapTarget
+from tasks.overlapping.scores import OverlapScores, RegionScores, count_bits, planes
+from tasks.overlapping.target import OverlapTarget, Region, region_bits
 from tasks.pixels_and_regions import PixelsAndRegions
 from unet.config import UNetConfig
 
@@ -112,3 +112,49 @@ def mirroring_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
     if not is_order or not isinstance(mirrors, bool):
         raise ModelError(f"config.json: the sides of the task {config.task} are damaged; use another copy")
     return tuple(partners), mirrors
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Regions(Overlapping):
+    """The loss of `Overlapping`; each region, a union of a mask's labels, is one of its classes.
+
+    Args:
+        regions: the regions, in the order of their bits.
+    """
+
+    regions: tuple[Region, ...] = ()
+
+    name = "regions"
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> RegionScores:
+        sums = torch.zeros(2 * self.outputs, 2, 2, dtype=torch.int64, device=device)
+        return RegionScores(self.regions, sums, torch.zeros(images, 1, device=device))
+
+    def label_bits(self) -> list[int]:
+        """For each region, the bits of all regions that contain the label that is written for it."""
+        return [region_bits(self.regions, region.values[0]) for region in self.regions]
+
+    def to_config(self) -> dict[str, Any]:
+        regions = [[region.name, list(region.values)] for region in self.regions]
+        return {**super().to_config(), "regions": regions}
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Regions":
+        regions = regions_of_model(config)
+        partners, mirrors = mirroring_of_model(config)
+        names = tuple(region.name for region in regions)
+        return cls(names, partners=partners, mirrors=mirrors, regions=regions)
+
+
+def regions_of_model(config: UNetConfig) -> tuple[Region, ...]:
+    """The regions that a model was trained on. Raises ModelError if config.json does not define them."""
+    assert config.task is not None
+    try:
+        regions = []
+        for name, values in config.task["regions"]:
+            regions.append(Region(str(name), tuple(map(int, values))))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"config.json: the task's regions are damaged ({error!r})") from error
+    if len(regions) != config.num_classes or not all(region.values for region in regions):
+        raise ModelError(f"config.json: the task has {len(regions)} regions, the model {config.num_classes} outputs")
+    return tuple(regions)

@@ -1,44 +1,56 @@
-"""The classes of each pixel, maybe several, from values that hold a bit for each class."""
+"""The classes of each pixel, maybe several: from values that hold a bit for each class, or from labels of regions."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
 import torch
 
-from data_utils.bits import pack_bits, unpack_bits
-from data_utils.class_map import ClassFields
+from data_utils.bits import MOST_CLASSES, unpack_bits
+from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
+from data_utils.mask_values import parse_values, show
 from data_utils.sources.overlapping import class_bits
-from data_utils.sources.records import LabelSet, Record
-from data_utils.targets.reader import resize_back
-from data_utils.targets.sides import find_sides
-from tasks.overlapping.bit_reader import BitReader
-from tasks.overlapping.loss import Overlapping
-from tasks.overlapping.target import OverlapTarget
+from data_utils.sources.records import LabelSet, Record, Records
+from data_utils.target import Target
+from data_utils.targets.reader import LabelReader, resize_back
+from data_utils.targets.sides import Sides, find_sides
+from runtime.errors import DataError, SettingsError
+from tasks.classes.reader import classes_kept
+from tasks.overlapping.loss import Overlapping, Regions
+from tasks.overlapping.target import OverlapTarget, Region, pack_target, region_bits
 from tasks.pixels_and_regions import class_weight_tensor
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
+
+EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
+BACKGROUND_VALUE = 0
 
 
 @dataclass(frozen=True)
-class OverlapReader(BitReader):
+class OverlapReader(LabelReader):
     """The bits of classes and of unknown classes, as the sources give them.
+
+    Classes that an image is not labeled for are unknown everywhere in it.
 
     Args:
         names: the classes, in the order of their bits.
+        values: the mask values of each class in the data set.
         shares: the share of each class in the known pixels; empty until pixels are counted.
         overlap: the share of pixels with several classes among the pixels with any.
-        values: the mask values of each class in the data set.
+        sides: how the classes behave in the mirror; None if only a model is known.
     """
 
     names: tuple[str, ...]
+    values: tuple[tuple[MaskValue, ...], ...] = ()
     shares: tuple[float, ...] = ()
     overlap: float = 0.0
-    values: tuple[tuple[MaskValue, ...], ...] = ()
+    sides: Sides | None = field(default=None, kw_only=True)
+
+    target = OverlapTarget
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
@@ -46,7 +58,7 @@ class OverlapReader(BitReader):
         values: list[list[MaskValue]] = [[] for _ in bits.names]
         for value, bit in bits.bit_by_value.items():
             values[bit].append(value)
-        return cls(bits.names, values=tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
+        return cls(bits.names, tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -56,33 +68,54 @@ class OverlapReader(BitReader):
     def class_values(self) -> Sequence[Sequence[MaskValue]]:
         return self.values
 
+    @property
+    def background(self) -> None:
+        """There is no background class: pixels of no class have no bit."""
+        return None
+
+    @property
+    def all_bits(self) -> np.int32:
+        """The bits of all classes."""
+        return np.int32(2 ** len(self.names) - 1)
+
+    def labeled_bits(self, labeled_for: LabelSet | None) -> np.int32:
+        """The bits of the classes that an image is labeled for."""
+        classes = self.labeled_classes(labeled_for)
+        assert classes is not None
+        return np.int32(sum(1 << bit for bit in classes))
+
+    def bits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The bits of the present classes and of the unknown ones, int32 each, of mask values of any shape."""
+        return unpack_bits(values)
+
     def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
-        truth, _ = unpack_bits(np.array(list(pixels), np.int64))
+        truth, _ = self.bits(np.array(list(pixels), np.int64))
         counts = np.array(list(pixels.values()), np.int64)
-        return [int(counts[(truth >> bit & 1).astype(bool)].sum()) for bit in range(len(self.names))]
+        return [int(counts[truth >> bit & 1 == 1].sum()) for bit in range(len(self.names))]
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
-        counts = np.array(list(pixels.values()), np.int64)
-        truth, unknown = unpack_bits(np.array(list(pixels), np.int64))
-        class_pixels = self.count_pixels(pixels)
+        truth, unknown = self.bits(np.array(list(pixels), np.int64))
+        return self._counted(truth, unknown, np.array(list(pixels.values()), np.int64))
+
+    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
+        parts = []
+        for labeled_for, counts in pixels.items():
+            bits = self.labeled_bits(labeled_for)
+            truth, unknown = self.bits(np.array(list(counts), np.int64))
+            parts.append((truth & bits, unknown | ~bits & self.all_bits, np.array(list(counts.values()), np.int64)))
+        return self._counted(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def _counted(self, truth: np.ndarray, unknown: np.ndarray, counts: np.ndarray) -> Self:
+        """The reader that knows how many pixels have some present and some unknown classes, (N,) each."""
+        class_pixels: list[int] = []
         shares: list[float] = []
-        for bit, class_count in enumerate(class_pixels):
-            is_known = ~(unknown >> bit & 1).astype(bool)
-            shares.append(class_count / max(1, int(counts[is_known].sum())))
+        for bit in range(len(self.names)):
+            class_pixels.append(int(counts[truth >> bit & 1 == 1].sum()))
+            shares.append(class_pixels[bit] / max(1, int(counts[unknown >> bit & 1 == 0].sum())))
         # taking 1 away leaves a bit only where there are two
         has_several = (truth & (truth - 1)) != 0
         overlap = counts[has_several].sum() / max(1, counts[truth != 0].sum())
         return replace(self, class_pixels=tuple(class_pixels), shares=tuple(shares), overlap=float(overlap))
-
-    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
-        totals: Counter[MaskValue] = Counter()
-        for labeled_for, counts in pixels.items():
-            bits = np.int64(self.labeled_bits(labeled_for))
-            truth, unknown = unpack_bits(np.array(list(counts), np.int64))
-            values = pack_bits(truth & bits, unknown | ~bits & self.all_bits).tolist()
-            for value, count in zip(values, counts.values(), strict=True):
-                totals[value] += count
-        return self.with_pixels(totals)
 
     def is_empty(self, value: MaskValue) -> bool:
         truth, _ = unpack_bits(np.array(value))
@@ -102,10 +135,37 @@ class OverlapReader(BitReader):
         return list(self.names)
 
     def target_from_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
-        truth, unknown = unpack_bits(values)
+        return self.target_from_volume(values, name)
+
+    def target_from_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
+        truth, unknown = self.bits(values)
         return OverlapTarget(truth, ~unknown & self.all_bits)
 
-    target_from_volume = target_from_mask
+    def target_for_record(self, target: Target, record: Record) -> Target:
+        if self.label_sets is None:
+            return target
+        bits = self.labeled_bits(record.get("labeled"))
+        return target.map(lambda classes: classes & bits)
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return pack_target(target)
+
+    @property
+    def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the classes
+        return self.sides is None or self.sides.mirrors
+
+    @property
+    def class_partners(self) -> tuple[int, ...]:
+        """For each class, the class that it becomes in the mirror."""
+        return tuple(range(len(self.names))) if self.sides is None else self.sides.partners
+
+    def mirror(self, target: Target) -> Target:
+        return target.map(lambda bits: swap_bits(bits, self.class_partners))
+
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        if self.sides is None or not self.sides.line:
+            return ()
+        return (self.sides.line,)
 
     def to_preprocess(self) -> ClassFields:
         return {"class_names": self.names}
@@ -132,3 +192,157 @@ class OverlapReader(BitReader):
             lines.append(f"  {100 * share:7.3f} %  {name}")
         lines.append(f"  {100 * self.overlap:7.3f} %  of the pixels of any class have several")
         return lines
+
+
+def swap_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
+    """Bits of classes, each in the place of its partner's."""
+    swapped = bits
+    for bit, partner in enumerate(partners):
+        if bit < partner:  # each pair once
+            differs = (bits >> bit ^ bits >> partner) & 1
+            swapped = swapped ^ (differs << bit | differs << partner)
+    return swapped
+
+
+@dataclass(frozen=True)
+class RegionReader(OverlapReader):
+    """The regions of mask values, which are unions of labels.
+
+    Args:
+        regions: in the order of their bits.
+        ignored: mask values of unknown pixels.
+        class_map: the labels of the masks; None if only a model is known.
+    """
+
+    regions: tuple[Region, ...] = ()
+    ignored: tuple[MaskValue, ...] = ()
+    class_map: ClassMap | None = None
+
+    has_classes = True
+
+    @classmethod
+    def of_regions(
+        cls,
+        regions: tuple[Region, ...],
+        ignored: tuple[MaskValue, ...] = (),
+        class_map: ClassMap | None = None,
+        sides: Sides | None = None,
+    ) -> "RegionReader":
+        """The reader of these regions."""
+        names = tuple(region.name for region in regions)
+        values = tuple(region.values for region in regions)
+        return cls(names, values, regions=regions, ignored=ignored, class_map=class_map, sides=sides)
+
+    @classmethod
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "RegionReader":
+        if not config.regions:
+            raise SettingsError(f"--task {Regions.name} needs the regions: {EXAMPLE}")
+        regions = parse_regions(config.regions)
+        class_map = resolve_classes(pixels, classes, config.ignore_index, config.outside_rule)
+        if class_map.has_colors:
+            raise DataError(f"--regions: the masks hold colors, {show(class_map.values)}; regions are of numbers")
+        for region in regions:
+            unknown = [value for value in region.values if class_map.index_of(value) in (None, IGNORE_INDEX)]
+            if unknown:
+                raise DataError(
+                    f"--regions: {region.name} holds {show(unknown)}, which is no value of the masks;"
+                    f" they hold {show(class_map.values)}"
+                )
+        sides = find_sides([region.name for region in regions], config.swap)
+        return cls.of_regions(regions, class_map.ignored_values, class_map, sides)
+
+    def bits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        truth = np.zeros(values.shape, np.int32)
+        unknown = np.zeros(values.shape, np.int32)
+        for value in set(chain.from_iterable(region.values for region in self.regions)):
+            truth[values == value] = region_bits(self.regions, value)
+        for ignored in self.ignored:
+            unknown[values == ignored] = self.all_bits
+        return truth, unknown
+
+    def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
+        classes = self.labeled_classes(labeled_for)
+        if classes is None:
+            return None
+        assert self.class_map is not None
+        indices: set[int] = set()
+        for index in classes:
+            for value in self.values[index]:
+                label = self.class_map.index_of(value)
+                assert label is not None  # regions hold values of the masks
+                indices.add(label)
+        return indices
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        return Regions(self.names, loss, weights, self.class_partners, self.mirrors, self.regions)
+
+    @property
+    def key(self) -> tuple:
+        key = (Regions.name, *self.identity, self.ignored)
+        return key if self.label_sets is None else (*key, self.label_sets.flags)
+
+    @property
+    def identity(self) -> list[str]:
+        return [f"{region.name}={'+'.join(map(str, region.values))}" for region in self.regions]
+
+    def target_from_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
+        if values.ndim == 3:
+            raise DataError(f"{name} is a color mask, but regions are of numbers")
+        return self.target_from_volume(values, name)
+
+    def to_preprocess(self) -> ClassFields:
+        return {
+            "class_names": self.names,
+            "class_values": tuple(region.values[0] for region in self.regions),
+            "ignore_value": self.ignored[0] if self.ignored else None,
+            "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
+        }
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        assert self.class_map is not None
+        return classes_kept(self, self.class_map, records, scale)
+
+    def describe_classes(self) -> str:
+        text = f"regions {', '.join(self.identity)}"
+        if self.ignored:
+            text += f", ignored {show(self.ignored)}"
+        return text
+
+
+def parse_regions(text: str) -> tuple[Region, ...]:
+    """The regions of `whole=1+2;core=2`. Raises SettingsError for other texts and for indistinguishable regions."""
+    regions: list[Region] = []
+    for region_text in filter(None, map(str.strip, text.split(";"))):
+        name, _, labels = (word.strip() for word in region_text.partition("="))
+        try:
+            values = parse_values(labels.replace("+", ","))
+        except DataError as error:
+            raise SettingsError(f"--regions: {error}; expected {EXAMPLE}") from error
+        if not name or not values:
+            raise SettingsError(f"--regions: {region_text!r} is no NAME=VALUE+VALUE; expected {EXAMPLE}")
+        numbers = tuple(value for value in values if isinstance(value, int))
+        if len(numbers) < len(values):
+            raise SettingsError(f"--regions: {name} holds colors; regions are of masks of numbers")
+        if BACKGROUND_VALUE in numbers:
+            raise SettingsError(f"--regions: {name} holds {BACKGROUND_VALUE}, the background, which is in no region")
+        if len(set(numbers)) < len(numbers):
+            raise SettingsError(f"--regions: {name} lists a value twice")
+        for earlier in regions:
+            _check_pair(earlier, Region(name, numbers))
+        regions.append(Region(name, numbers))
+    if not 0 < len(regions) <= MOST_CLASSES:
+        raise SettingsError(f"--regions has {len(regions)} regions, expected 1 to {MOST_CLASSES}, as in {EXAMPLE}")
+    return tuple(regions)
+
+
+def _check_pair(earlier: Region, later: Region) -> None:
+    """Raises SettingsError if two regions cannot be told apart in the label map written from them."""
+    first = earlier.values[0]
+    if earlier.name == later.name:
+        raise SettingsError(f"--regions: two regions are called {later.name}")
+    if first in later.values:
+        raise SettingsError(
+            f"--regions: {earlier.name} would be written as {first}, which {later.name} holds too, so that it could not"
+            f" be told from it; begin {earlier.name} with a value that is its own, or give it after {later.name}"
+        )

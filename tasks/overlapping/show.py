@@ -4,8 +4,9 @@ import numpy as np
 
 from data_utils.bits import unpack_bits
 from tasks.drawing import GREY, RED, darken, outline_classes, palette, to_rgb
-from tasks.overlapping.bit_reader import BitReader
+from tasks.overlapping.reader import OverlapReader
 from tasks.section import Section
+from tasks.tables import markdown_text
 
 
 class OverlapSection(Section):
@@ -16,7 +17,7 @@ class OverlapSection(Section):
     views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
     colors: np.ndarray
 
-    def __init__(self, reader: BitReader) -> None:
+    def __init__(self, reader: OverlapReader) -> None:
         super().__init__(reader)
         self.colors = palette(len(self.names) + 1)[1:]
 
@@ -37,3 +38,16 @@ class OverlapSection(Section):
             "prediction": outline_classes(image, pred, self.colors),
             "errors": errors,
         }
+
+
+class RegionSection(OverlapSection):
+    """Regions: the words differ."""
+
+    mask_values = "bits of the regions, the first one in the lowest"
+
+    def description(self) -> str:
+        regions = ", ".join(map(markdown_text, self.reader.identity))
+        return (
+            f"Semantic segmentation into {len(self.names)} regions, unions of labels: {regions}. Masks are written as"
+            " labels: later regions lie over earlier ones, each as its first value."
+        )

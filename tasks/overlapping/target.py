@@ -1,7 +1,8 @@
-"""Bits of the classes of each pixel."""
+"""Bits of the classes of each pixel. Regions, which are unions of mask values, are such classes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,3 +27,24 @@ def pack_target(target: Target) -> np.ndarray:
     """A target of arrays, packed by `pack_bits`."""
     assert isinstance(target, OverlapTarget)
     return pack_bits(target.truth, ~target.known & ALL_CLASSES)
+
+
+class Region(NamedTuple):
+    """A union of labels.
+
+    Args:
+        values: the mask values of its labels; the first one is written to pixels whose last region this is.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """The label that is written for the region, in words."""
+        return f"label {self.values[0]}"
+
+
+def region_bits(regions: Sequence[Region], value: int) -> int:
+    """The bits of the regions that contain a mask value."""
+    return sum(1 << bit for bit, region in enumerate(regions) if value in region.values)

@@ -1,7 +1,10 @@
-"""Masks of classes that may overlap: a folder of masks of 0 and 255 for each class."""
+"""Masks of classes that may overlap, a folder of masks of 0 and 255 for each; and label maps of regions.
+
+A prediction holds a bit for each class or region.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,19 +12,20 @@ import numpy as np
 
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile
-from runtime.errors import SettingsError
+from runtime.errors import ImageError, SettingsError
 from runtime.files import replace_file
+from tasks.decoder import Decoded
+from tasks.drawing import outline_classes, palette
 from tasks.job import MASK, Job, MaskFile
-from tasks.overlapping.bit_format import BitFormat
-from tasks.overlapping.loss import Overlapping
-from tasks.overlapping.reader import OverlapReader
+from tasks.overlapping.loss import Overlapping, regions_of_model
+from tasks.overlapping.reader import OverlapReader, RegionReader
+from tasks.overlapping.target import Region
 from tasks.polygons import Properties
-from tasks.prediction import Decoded
-from tasks.prediction_files import PredictedImage, Values, save_values
-from tasks.prediction_format import MaskFormat, free_value
-from tasks.writers import write_pages
-from unet.config import UNetConfig
+from tasks.prediction_files import PredictedImage, Values, save_values, write_pages
+from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
+from unet.config import IGNORE_INDEX, UNetConfig
 
+NOTHING = "nothing"  # the meaning of the first color of pictures
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
 
@@ -38,6 +42,33 @@ def folder_names(names: Sequence[str]) -> list[str]:
             number += 1
         folders.append(folder)
     return folders
+
+
+class BitFormat(MaskFormat):
+    """A prediction that holds a bit for each class; a pixel may have several."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        self.names = (NOTHING, *self.classes)
+        self.colors = palette(len(self.names))
+
+    @property
+    def channel_names(self) -> Sequence[str]:
+        return self.classes
+
+    def shades(self, labels: np.ndarray) -> np.ndarray:
+        """The last of a pixel's classes: later ones lie over earlier ones."""
+        shades = np.zeros(labels.shape, np.uint8)
+        for bit in range(len(self.classes)):
+            shades[labels >> bit & 1 == 1] = bit + 1
+        return shades
+
+    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        return outline_classes(image, drawn, self.colors[1:])
+
+    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
+        shares = [float((labels >> bit & 1).mean()) for bit in range(len(self.classes))]
+        return legend_of_shares(self.colors[1:], self.classes, shares)
 
 
 class OverlapFormat(BitFormat):
@@ -79,8 +110,9 @@ class OverlapFormat(BitFormat):
             return layered_label(files, range(len(files)))
         return ClassMasks(tuple(map(PageFile, files)), tuple(range(len(files))))
 
-    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
-        return [self.class_mask(bit, labels) for bit in range(len(self.classes))]
+    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
+        for bit in range(len(self.classes)):
+            yield self.class_mask(bit, labels)
 
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         return {"class": self.classes[layer]}
@@ -109,3 +141,33 @@ class PageFormat(OverlapFormat):
         path = str(self.mask_file(job))
         bits = tuple(range(len(self.classes)))
         return ClassMasks(tuple(PageFile(path, page) for page in bits), bits)
+
+
+class RegionFormat(BitFormat):
+    """Label maps: each pixel has the first value of its last region."""
+
+    def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
+        super().__init__([region.name for region in regions])
+        self.reader = RegionReader.of_regions(regions, ignored)
+        self.values = (0, *(region.values[0] for region in regions))  # of the colors
+        self.written_values = self.values
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "RegionFormat":
+        preprocess = config.preprocess
+        values = [preprocess.ignore_value]
+        for value, index in preprocess.joined_values:
+            if index == IGNORE_INDEX:
+                values.append(value)
+        ignored = tuple(value for value in values if isinstance(value, int))
+        return cls(regions_of_model(config), ignored)
+
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+        return {"class": self.names[number], "value": self.values[number]}
+
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        largest = max(self.values[1:])
+        if not 0 < largest <= LARGEST:
+            raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
+        values = np.array(self.values, np.uint8 if largest < 256 else np.uint16)
+        return values[self.shades(labels)]

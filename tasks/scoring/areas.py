@@ -4,18 +4,26 @@ Dice adds up pixels, so that small areas hardly count in it.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from runtime.scratch import release, row_spans
-from tasks.components import components
-from tasks.object_sizes import SIZES, found_by_size
 from unet.config import IGNORE_INDEX
 
+SIZES = (64, 256, 1024, 4096)  # limits, in pixels, of the ranges of sizes in which objects and areas are counted
 BINS = len(SIZES) + 1
 AREA = 1  # a pixel of an area
 HIT = 2  # a pixel of an area that the other mask has, too
+
+
+def size_labels() -> list[str]:
+    """The text of each range of sizes."""
+    labels = [f"below {SIZES[0]:,}"]
+    for low, high in pairwise(SIZES):
+        labels.append(f"{low:,} to {high - 1:,}")
+    return [*labels, f"{SIZES[-1]:,} and more"]
 
 
 def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
@@ -31,14 +39,13 @@ def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.nda
     boxes = zip(find_objects(true, classes - 1), find_objects(predicted, classes - 1), strict=True)
     for index, (true_box, predicted_box) in enumerate(boxes, 1):
         if true_box:
-            for area in components(_strips(true, predicted, true, index, true_box)):
-                size = np.searchsorted(SIZES, np.count_nonzero(area.values), side="right")
-                counts[index, size] += 1
-                counts[index, BINS + size] += int(area.values.max() > AREA)
+            sizes, hits = _areas(_strips(true, predicted, true, index, true_box))
+            bins = np.searchsorted(SIZES, sizes, side="right")
+            counts[index, :BINS] = np.bincount(bins, minlength=BINS)
+            counts[index, BINS : 2 * BINS] = np.bincount(bins[hits > 0], minlength=BINS)
         if predicted_box:
-            for area in components(_strips(predicted, true, true, index, predicted_box)):
-                counts[index, -2] += 1
-                counts[index, -1] += int(area.values.max() == AREA)
+            _, hits = _areas(_strips(predicted, true, true, index, predicted_box))
+            counts[index, -2:] = len(hits), (hits == 0).sum()
     return counts
 
 
@@ -53,6 +60,34 @@ def _strips(
         is_hit = is_area & (other[window] == index)
         yield is_area * np.uint8(AREA) + is_hit * np.uint8(HIT - AREA)
         release(mask, other)
+
+
+def _areas(strips: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The pixels of each area, and those of them that are HIT, in an image that comes in strips of `_strips`."""
+    from scipy.ndimage import label
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    sizes: list[np.ndarray] = []  # of the pieces of areas in each strip
+    hits: list[np.ndarray] = []
+    links: list[np.ndarray] = []  # (2, n): pairs of pieces, by their numbers from 1, that touch across strips
+    pieces = 0
+    edge = None  # the numbers of the pieces in the last row above
+    for strip in strips:
+        labels, count = label(strip)
+        sizes.append(np.bincount(labels.ravel(), minlength=count + 1)[1:])
+        hits.append(np.bincount(labels[strip == HIT], minlength=count + 1)[1:])
+        if edge is not None:
+            touches = (edge > 0) & (labels[0] > 0)
+            links.append(np.stack([edge[touches], labels[0][touches] + pieces]))
+        edge = np.where(labels[-1] > 0, labels[-1] + pieces, 0)
+        pieces += count
+    if not links or not pieces:
+        return np.concatenate(sizes), np.concatenate(hits)
+    first, second = np.concatenate(links, axis=1) - 1
+    graph = coo_array((np.ones(len(first), bool), (first, second)), shape=(pieces, pieces))
+    _, areas = connected_components(graph, directed=False)
+    return np.bincount(areas, np.concatenate(sizes)), np.bincount(areas, np.concatenate(hits))
 
 
 def area_report(counts: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Any]:
@@ -77,9 +112,13 @@ def area_table(report: dict[str, Any]) -> str:
     for name, areas in report["by_class"].items():
         if not areas["areas"] and not areas["predicted"]:
             continue
-        sizes = found_by_size(areas["found_by_size"], areas["areas_by_size"])
+        texts = []
+        for label, found, count in zip(size_labels(), areas["found_by_size"], areas["areas_by_size"], strict=True):
+            if count:
+                texts.append(f"{label}: {found:,} of {count:,}")
         lines.append(
             f"{name}: {areas['found']:,} of {areas['areas']:,} connected areas found"
-            f" ({sizes}); {areas['false']:,} of {areas['predicted']:,} predicted areas lie beside all true ones"
+            f" ({'; '.join(texts) or 'no objects'}); {areas['false']:,} of {areas['predicted']:,} predicted areas lie"
+            " beside all true ones"
         )
     return "\n".join(lines)

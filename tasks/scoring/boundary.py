@@ -1,4 +1,8 @@
-"""The accuracy of predicted boundaries: boundary IoU and the 95th percentile of the Hausdorff distance."""
+"""How well predicted edges fit: the boundaries of classes in images, and their surfaces in volumes.
+
+The Hausdorff distance is the larger of the 95th percentiles of the distances in both directions, as in Metrics Reloaded
+(Maier-Hein et al., Nature Methods 2024).
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -6,10 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.confusion import mean_of_present, ratios
+from tasks.tables import Column, Table, as_text
+from tasks.task import Scores
 from unet.config import IGNORE_INDEX
 
 DILATION_RATIO = 0.02  # width of the boundary whose IoU is computed, as a share of the diagonal (Cheng et al.)
 PERCENTILE = 95
+TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
+MEAN = "mean without background"
+TITLES = {"dice": "Dice", "iou": "IoU", "hd95_mm": "HD95 (mm)"}
+TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
 
 
 class BoundaryScores(NamedTuple):
@@ -31,31 +41,70 @@ class BoundaryScores(NamedTuple):
         return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
 
 
+class SurfaceScores(NamedTuple):
+    """The surfaces of one volume, class by class; the first class, the background, has none.
+
+    Args:
+        hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
+        dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack the class, 0 where one does.
+        missed: (num_classes,) bool, whether only one of both has the class, so that there is no distance.
+    """
+
+    hd95: np.ndarray
+    dice: np.ndarray
+    missed: np.ndarray
+
+
 def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> BoundaryScores:
     """The scores of class indices (H, W); pixels that the truth ignores belong to no class.
 
     Boundary IoU: Cheng et al., Boundary IoU: Improving Object-Centric Image Segmentation Evaluation (CVPR 2021); a
-    boundary is as wide as 2% of the image's diagonal, and the border of the image is a boundary too. Hausdorff
-    distance: the larger of the 95th percentiles in both directions, as in Metrics Reloaded (Maier-Hein et al., Nature
-    Methods 2024).
+    boundary is as wide as 2% of the image's diagonal, and the border of the image is a boundary too.
     """
     width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape))))
-    result = BoundaryScores(
-        np.zeros(num_classes, np.int64),
-        np.zeros(num_classes, np.int64),
-        np.full(num_classes, np.nan),
-        np.zeros(num_classes, bool),
-    )
-    for index, true, predicted in masks_of_classes(pred, truth, num_classes):
-        result.hits[index], result.union[index] = _boundary_overlap(true, predicted, width)
+    hits = np.zeros(num_classes, np.int64)
+    union = np.zeros(num_classes, np.int64)
+    distances = np.full(num_classes, np.nan)
+    missed = np.zeros(num_classes, bool)
+    for index, true, predicted in _masks_of_classes(pred, truth, num_classes):
+        true_boundary = _boundary(true, width)
+        predicted_boundary = _boundary(predicted, width)
+        hits[index] = (true_boundary & predicted_boundary).sum()
+        union[index] = (true_boundary | predicted_boundary).sum()
         if true.any() and predicted.any():
-            result.distances[index] = hausdorff(edge_distances(true, predicted))
+            distances[index] = _hausdorff(_edge_distances(true, predicted))
         else:
-            result.missed[index] = True
-    return result
+            missed[index] = True
+    return BoundaryScores(hits, union, distances, missed)
 
 
-def masks_of_classes(
+def surface_scores(
+    pred: np.ndarray, truth: np.ndarray, num_classes: int, spacing: tuple[float, float, float]
+) -> SurfaceScores:
+    """The scores of class indices (D, H, W), spacing (z, y, x) in mm; voxels that the truth ignores are of no class.
+
+    A surface is the voxels of a class with one of six neighbors outside the class; beyond the volume is background.
+    Surface Dice: the share of both surfaces that lies within a tolerance of the other one (Nikolov et al. 2018,
+    arXiv:1809.04430).
+    """
+    hd95 = np.full(num_classes, np.nan)
+    dice = np.full((num_classes, len(TOLERANCES)), np.nan)
+    missed = np.zeros(num_classes, bool)
+    for index, true, predicted in _masks_of_classes(pred, truth, num_classes):
+        if index == 0:
+            continue
+        if not (true.any() and predicted.any()):
+            missed[index] = True
+            dice[index] = 0
+            continue
+        ways = _edge_distances(true, predicted, spacing)
+        hd95[index] = _hausdorff(ways)
+        distances = np.concatenate(ways)
+        dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
+    return SurfaceScores(hd95, dice, missed)
+
+
+def _masks_of_classes(
     pred: np.ndarray, truth: np.ndarray, num_classes: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Index, true and predicted mask of each class that one of two arrays of class indices has.
@@ -82,21 +131,14 @@ def masks_of_classes(
         yield index, np.pad(truth[box] == index, 1), np.pad(pred[box] == index, 1)
 
 
-def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tuple[int, int]:
-    """The pixels in the intersection and the union of the boundaries of two masks (H, W); beyond them is background."""
+def _boundary(mask: np.ndarray, width: int) -> np.ndarray:
+    """The pixels that `width` erosions by 3 x 3 pixels remove from a mask (H, W); beyond it is background."""
     from scipy.ndimage import distance_transform_cdt
 
-    # a boundary is the pixels that `width` erosions by 3 x 3 pixels remove
-    true_depth = distance_transform_cdt(true, metric="chessboard")
-    predicted_depth = distance_transform_cdt(predicted, metric="chessboard")
-    true_boundary = true & (true_depth <= width)
-    predicted_boundary = predicted & (predicted_depth <= width)
-    shared = true_boundary & predicted_boundary
-    either = true_boundary | predicted_boundary
-    return int(shared.sum()), int(either.sum())
+    return mask & (distance_transform_cdt(mask, metric="chessboard") <= width)
 
 
-def edge_distances(
+def _edge_distances(
     true: np.ndarray, predicted: np.ndarray, spacing: Sequence[float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances from each edge pixel of one mask to the nearest edge pixel of the other, in both directions.
@@ -115,9 +157,14 @@ def edge_distances(
     return from_true, from_predicted
 
 
-def hausdorff(ways: Sequence[np.ndarray]) -> float:
-    """The Hausdorff distance, from the result of `edge_distances`."""
+def _hausdorff(ways: Sequence[np.ndarray]) -> float:
+    """The Hausdorff distance, from the result of `_edge_distances`."""
     return float(max(np.percentile(way, PERCENTILE) for way in ways))
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Values (N,) as numbers of JSON, with None for NaN."""
+    return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
 def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
@@ -125,11 +172,9 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
 
     `hd95_images` counts the images with a distance, `hd95_missed` those where only truth or prediction has the class.
     """
-    hits = np.sum([score.hits for score in scores], axis=0)
-    union = np.sum([score.union for score in scores], axis=0)
-    distances = np.array([score.distances for score in scores])
+    hits, union, distances, missed = (np.array(arrays) for arrays in zip(*scores, strict=True))
     counts = np.isfinite(distances).sum(axis=0)
-    iou = ratios(hits, union)
+    iou = ratios(hits.sum(axis=0), union.sum(axis=0))
     hd95 = ratios(np.nansum(distances, axis=0), counts)
     return {
         "mean_boundary_iou": mean_of_present(iou),
@@ -137,13 +182,62 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
         "boundary_iou": iou,
         "hd95": hd95,
         "hd95_images": counts.tolist(),
-        "hd95_missed": np.sum([score.missed for score in scores], axis=0).tolist(),
+        "hd95_missed": missed.sum(axis=0).tolist(),
     }
 
 
-def numbers(values: np.ndarray) -> list[float | None]:
-    """Values (N,) as numbers of JSON, with None for NaN."""
-    json_numbers: list[float | None] = []
-    for value in values.tolist():
-        json_numbers.append(value if np.isfinite(value) else None)
-    return json_numbers
+def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, Any]:
+    """What metrics.json holds of a volume beside the brief scores; None for a class without a score."""
+    values = scores.values
+    has_classes = "dice" in values
+    entry: dict[str, Any] = {}
+    if has_classes:
+        entry = {"dice": values["dice"], "iou": values["iou"]}
+    if surfaces is not None:
+        entry |= {"hd95_mm": numbers(surfaces.hd95), "missed": surfaces.missed.tolist()}
+        for mm, dice in zip(TOLERANCES, surfaces.dice.T, strict=True):
+            entry[f"surface_dice_{mm}mm"] = numbers(dice)
+    if has_classes:
+        first = int(scores.has_background)
+        entry["mean_dice"] = mean_of_present(values["dice"][first:])
+    return entry
+
+
+def case_report(
+    cases: Sequence[dict[str, Any]], names: Sequence[str], *, has_background: bool = True
+) -> dict[str, Any]:
+    """The report of all volumes as JSON: each score's mean over the cases that have it, class by class and over all.
+
+    The background, the first class where there is one, is left out. `dice_cases` counts the cases that have a Dice,
+    `hd95_missed` the cases where only truth or prediction has the class: their Dice is 0, and they have no distance.
+    """
+    first = int(has_background)
+    classes = range(first, len(names))
+    report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}
+    for key in TITLES:
+        if key in cases[0]:
+            means = [mean_of_present([case[key][index] for case in cases]) for index in classes]
+            report[f"mean_{key}"] = mean_of_present(means)
+            report[key] = means
+    report["dice_cases"] = [sum(case["dice"][index] is not None for case in cases) for index in classes]
+    if "missed" in cases[0]:
+        report["hd95_missed"] = [sum(case["missed"][index] for case in cases) for index in classes]
+    return report
+
+
+def case_table(report: dict[str, Any]) -> str:
+    """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
+    columns = [Column(key, title) for key, title in TITLES.items() if key in report]
+    means: dict[str, Any] = {column.key: report[f"mean_{column.key}"] for column in columns}
+    means["dice_cases"] = report["cases"]
+    columns.append(Column("dice_cases", "cases", ""))
+    rows = []
+    for index, name in enumerate(report["classes"]):
+        rows.append((name, {column.key: report[column.key][index] for column in columns}))
+    notes = []
+    for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
+        if count:
+            notes.append(
+                f"{name}: no distance in {count} of {report['cases']} cases: only one of truth and prediction has it"
+            )
+    return as_text(Table("Cases", "of cases", columns, rows, (MEAN, means), "\n".join(notes)))

@@ -14,22 +14,40 @@ from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_colors, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
-from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
+from data_utils.image_io.volumes import read_label_volume, read_volume_header, same_grid
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.image_input import hide_missing
 from data_utils.target import Target
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
+from tasks.decoder import Decoded
 from tasks.job import Job, MaskFile, PointRow
-from tasks.prediction import Decoded
 from tasks.scoring.areas import count_areas
-from tasks.scoring.boundary import boundary_scores
-from tasks.scoring.score import Score
-from tasks.scoring.surfaces import surface_scores, volume_entry
-from tasks.task import Task
+from tasks.scoring.boundary import BoundaryScores, boundary_scores, surface_scores, volume_entry
+from tasks.task import Scores, Task
 
 SCORED_ROWS = 256  # rows of an image that are scored at once
+
+
+class ScoreError(DataError):
+    """A true mask that cannot be used; the prediction is safe."""
+
+
+class Score(NamedTuple):
+    """The scores of an image or volume.
+
+    Args:
+        scores: of its pixels, voxels or points.
+        entry: its entry in metrics.json, without its name.
+        boundary: the scores of the boundaries of an image, if requested.
+        areas: the result of `count_areas`, if pixels have classes.
+    """
+
+    scores: Scores
+    entry: dict[str, Any]
+    boundary: BoundaryScores | None = None
+    areas: np.ndarray | None = None
 
 
 class OpenMask(NamedTuple):
@@ -38,17 +56,17 @@ class OpenMask(NamedTuple):
     Args:
         name: its name in messages.
         size: (H, W) or (D, H, W).
-        read: returns the target of some rows (n, W) of an image's mask, or of one slice (H, W) of a volume's.
+        read: returns the target of some rows (n, W) of an image's mask, or of some slices (n, H, W) of a volume's.
     """
 
     name: str
     size: tuple[int, ...]
-    read: Callable[[Any], Target]
+    read: Callable[[slice], Target]
 
     @property
-    def parts(self) -> Iterator[Any]:
+    def parts(self) -> Iterator[slice]:
         """The rows or slices to read one after another."""
-        return row_spans(self.size[0], SCORED_ROWS) if len(self.size) == 2 else iter(range(self.size[0]))
+        return row_spans(self.size[0], SCORED_ROWS if len(self.size) == 2 else 1)
 
     def labels(self, folder: Path | None = None) -> np.ndarray:
         """The whole mask in the form of a prediction; a large one lies in a file of `folder`."""
@@ -65,13 +83,16 @@ class OpenMask(NamedTuple):
 
 @contextmanager
 def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
-    """The mask of an image, read one window at a time if its format allows it."""
+    """A mask, of which an image's is read one window at a time if its format allows it."""
+    if isinstance(mask, VolumeFile):
+        values, header = read_label_volume(mask, mask.paths[0])
+        yield OpenMask(mask.paths[0], header.size, reader.target_from_volume(values, mask.paths[0]).at)
+        return
     if isinstance(mask, ClassMasks | PlacedMask):
         name = mask.name
     elif isinstance(mask, RenderedMask):
         name = "the true objects"  # the object that renders them names the file
     else:
-        assert not isinstance(mask, VolumeFile)
         name = str(mask.path)
     source, reader = reader.prepared(mask, name)
     has_colors = reader.class_map is not None and reader.class_map.has_colors
@@ -84,19 +105,13 @@ def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
         yield OpenMask(name, picture.size, read)
 
 
-def open_volume_mask(mask: VolumeFile, reader: MaskReader) -> OpenMask:
-    """The mask of a volume, which is read whole."""
-    values, header = read_label_volume(mask, mask.paths[0])
-    return OpenMask(mask.paths[0], header.size, reader.target_from_volume(values, mask.paths[0]).at)
-
-
 @contextmanager
 def open_truth(job: Job, size: tuple[int, ...], reader: MaskReader) -> Iterator[OpenMask]:
     """The true mask of a job, for a prediction of `size`. Raises DataError if it is of another image or grid."""
     assert job.truth is not None
     assert not isinstance(job.truth, PointRow)
     if job.volume is not None:
-        yield _open_true_volume(job.truth, job.volume, read_volume_header(job.volume, job.name), reader)
+        yield _open_true_volume(job, reader)
         return
     with open_mask(job.truth, reader) as truth:
         if not same_proportions(truth.size[:2], size[:2]):  # type: ignore[arg-type]  # of an image
@@ -109,10 +124,17 @@ def size_mismatch(mask: OpenMask, size: tuple[int, ...]) -> str:
     return f"{mask.name}: is {mask.size[0]} x {mask.size[1]}, but the image {size[0]} x {size[1]}"
 
 
-def _open_true_volume(mask: MaskFile, image: VolumeFile, header: VolumeHeader, reader: MaskReader) -> OpenMask:
+def _open_true_volume(job: Job, reader: MaskReader) -> OpenMask:
     """The true mask of a volume. Raises DataError if it lies on another grid."""
-    volume = _as_volume(mask)._replace(grid_of=image.paths[0])
+    mask = job.truth
+    assert job.volume is not None
+    assert not isinstance(mask, ClassMasks | PointRow | None)
+    if isinstance(mask, RenderedMask):
+        raise DataError("the true objects of a volume are a label volume, and no annotations")
+    volume = mask if isinstance(mask, VolumeFile) else VolumeFile((str(mask.path),))
     truth = volume.paths[0]
+    header = read_volume_header(job.volume, job.name)
+    volume = volume._replace(grid_of=job.volume.paths[0])
     if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
         volume = volume._replace(spacing=header.spacing)
     values, truth_header = read_label_volume(volume, truth)
@@ -123,16 +145,6 @@ def _open_true_volume(mask: MaskFile, image: VolumeFile, header: VolumeHeader, r
     if not same_grid(truth_header, header):
         raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
     return OpenMask(truth, header.size, reader.target_from_volume(values, truth).at)
-
-
-def _as_volume(mask: MaskFile) -> VolumeFile:
-    """The volume of a mask, which is one file or several."""
-    if isinstance(mask, VolumeFile):
-        return mask
-    assert not isinstance(mask, ClassMasks)
-    if isinstance(mask, RenderedMask):
-        raise DataError("the true objects of a volume are a label volume, and no annotations")
-    return VolumeFile((str(mask.path),))
 
 
 def score_masks(
@@ -174,7 +186,8 @@ def score_masks(
         batch = target.map(lambda array: torch.from_numpy(array)[None])
         scores.add_part(preds, batch, 0)
         if certainty is not None:
-            part_certainty = torch.from_numpy(certainty[(..., *under)])[None]
+            channels = [slice(None)] * (certainty.ndim - labels.ndim)
+            part_certainty = torch.from_numpy(certainty[(*channels, *under)])[None]
             scores.add_reliability(task.count_certainty(part_certainty, preds, batch))
         release(labels, missing, certainty, pred, true)
     scores.finish_image(0)
@@ -193,11 +206,9 @@ def score_masks(
     return Score(scores, entry, boundaries, areas)
 
 
-def _pixels_under(part: Any, true_size: tuple[int, ...], size: tuple[int, ...]) -> tuple:
+def _pixels_under(part: slice, true_size: tuple[int, ...], size: tuple[int, ...]) -> tuple:
     """The index, in arrays of `size`, of the pixels under the centers of those of a part of a true mask."""
-    if isinstance(part, int):
-        return (part,)
     if true_size == size:
-        return (part, slice(None))
+        return (part, ...)
     rows, columns = (nearest(true, own) for true, own in zip(true_size, size, strict=True))
     return np.ix_(rows[part], columns)

@@ -35,7 +35,7 @@ from runtime.errors import ImageError, SettingsError, UsageError
 from tasks.classes.write import ClassFormat
 from tasks.drawing import class_colors, colorize, overlay
 from tasks.landmarks.loss import Landmarks
-from tasks.writers import write_png
+from tasks.prediction_files import write_png
 from unet import Preprocess, UNet, UNetConfig
 
 SERVING = ROOT / "docs" / "serving.md"

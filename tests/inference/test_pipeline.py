@@ -21,7 +21,7 @@ from inference.inputs import find_jobs
 from inference.pipeline import PredictionPipeline
 from tasks.job import Job
 from tasks.prediction_format import MaskFormat
-from tasks.scoring.score import ScoreError
+from tasks.scoring.masks import ScoreError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 

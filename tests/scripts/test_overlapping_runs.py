@@ -1,6 +1,6 @@
 """Runs of classes that overlap and of regions: from folders of masks to scores, files and the report.
 
-Modules: tasks/overlapping/write.py, tasks/regions/write.py, tasks/overlapping/show.py,
+Modules: tasks/overlapping/write.py, tasks/overlapping/show.py,
 inference/true_masks.py.
 """
 

@@ -25,7 +25,7 @@ from inference.requested_outputs import request_outputs
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects.loss import Objects
-from tasks.scoring.score import ScoreError
+from tasks.scoring.masks import ScoreError
 from unet import Preprocess, UNet, UNetConfig
 
 

@@ -38,7 +38,7 @@ from tasks import new_format
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
-from tasks.scoring.surfaces import surface_scores
+from tasks.scoring.boundary import surface_scores
 from unet import Preprocess, UNet, UNetConfig
 
 IGNORED = 255

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.sources.records import ListRecords, Metadata
-from tasks.object_labels import pack_labels
+from tasks.objects.labels import pack_labels
 from tasks.objects.target import ObjectTarget
 
 
@@ -56,7 +56,7 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
     """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
     from scipy.ndimage import distance_transform_edt, find_objects
 
-    from tasks.objects.answers import LEVELS, pack_answers
+    from tasks.objects.decode import LEVELS, pack_answers
 
     depth = np.zeros(ids.shape)
     for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):

@@ -16,12 +16,11 @@ from inference.requested_outputs import RequestedOutputs
 from support.volumes import write_volume
 from tasks import new_decoder, new_format
 from tasks.classes.scores import ClassScores
-from tasks.decoder import decode_strips
+from tasks.decoder import Decoded, decode_strips
 from tasks.job import MASK, Job
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
 from tasks.prediction_format import PredictionFormat
-from tasks.scoring.score import Score
+from tasks.scoring.masks import Score
 from tasks.task import Task
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

@@ -10,13 +10,13 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_volume_header
 from tasks.job import Job
-from tasks.objects.finder import DetectedObject
-from tasks.objects.object_tables import IMAGE_COLUMNS
+from tasks.objects.decode import DetectedObject
+from tasks.objects.write import IMAGE_COLUMNS
 
 SIZE = (9, 7)
 PLACE = Place((2.0, 0.0, 0.0, 0.0, -2.0, 0.0), None, ())
 TILTED = np.array([[0, -2.0, 0, 9], [1.5, 0, 0, -4], [0, 0, 3.0, 1], [0, 0, 0, 1]])  # voxels of 3 x 1.5 x 2 mm
-DETECTED = DetectedObject(1, 2, 10, (1.25, 2.5), (0, 1, 3, 4), 0.54321, 0)
+DETECTED = DetectedObject(1, 2, 10, (1.25, 2.5), (0, 1, 3, 4), 0.54321)
 LABELS = np.array([[1, 1, 0, 3], [1, 1, 0, 3], [0, 2, 2, 2]], np.uint16)
 LABEL_ROWS = ((1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4)))  # the table of LABELS
 

@@ -15,9 +15,8 @@ from tasks.calibration import (
     no_counts,
     reliability_curve,
 )
-from tasks.classes.loss import Classes
-from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.classes.target import ClassTarget
+from tasks.classes.loss import Classes, PartlyLabeledClasses
+from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from train_utils.evaluation import Evaluation, read_strips

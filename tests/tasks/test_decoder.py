@@ -1,6 +1,6 @@
 """Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not.
 
-Modules: tasks/decoder.py, runtime/scratch.py, tasks/prediction.py.
+Modules: tasks/decoder.py, runtime/scratch.py.
 """
 
 import numpy as np

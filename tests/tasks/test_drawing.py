@@ -1,7 +1,4 @@
-"""Masks as colors, outlines and legends, and points, of images and of volumes.
-
-Modules: tasks/drawing.py, tasks/volume_drawing.py.
-"""
+"""Masks as colors, outlines and legends, and points, of images and of volumes."""
 
 import numpy as np
 import pytest
@@ -13,18 +10,16 @@ from tasks.drawing import (
     colorize,
     contours,
     mark_errors,
+    orthogonal_slices,
     outline_classes,
     outlined_overlay,
     overlay,
     palette,
     render_points,
-    to_rgb,
-    value_limits,
-)
-from tasks.volume_drawing import (
-    orthogonal_slices,
     render_volume_points,
     slices_of_interest,
+    to_rgb,
+    value_limits,
     volume_page,
 )
 

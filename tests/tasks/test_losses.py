@@ -14,9 +14,8 @@ from support.largest_tensor import LargestTensor
 
 from data_utils.point_states import PRESENT
 from data_utils.target import Target
-from tasks.classes.loss import Classes
-from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.classes.target import ClassTarget
+from tasks.classes.loss import Classes, PartlyLabeledClasses
+from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
 from tasks.losses import LOSSES

@@ -6,8 +6,7 @@ Modules: tasks/confusion.py, tasks/classes/scores.py.
 import pytest
 import torch
 
-from tasks.classes.loss import Classes
-from tasks.classes.partly_labeled import PartlyLabeledClasses
+from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.scores import ClassScores
 from tasks.confusion import (
     ClassCounts,
@@ -18,9 +17,8 @@ from tasks.confusion import (
     replicated_sums,
     sums_by_cell,
 )
-from tasks.overlapping.loss import Overlapping
-from tasks.regions.loss import Regions
-from tasks.regions.target import Region
+from tasks.overlapping.loss import Overlapping, Regions
+from tasks.overlapping.target import Region
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 

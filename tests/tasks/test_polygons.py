@@ -25,13 +25,12 @@ from data_utils.image_io.places import Crs, Place
 from inference import predictor as predictor_module
 from inference.requested_outputs import check_polygons
 from runtime.errors import DataError, SettingsError
-from tasks import polygons as polygons_module
 from tasks.classes.write import ClassFormat
+from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat
 from tasks.polygons import Polygon, save_polygons, write_geojson
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
 from unet import Preprocess, UNet, UNetConfig
 
@@ -61,7 +60,8 @@ def outlined(folder, mask, place=IN_PIXELS):
     """Number and rings of the areas of a mask."""
     job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
     image = PredictedImage(job, mask.shape, Decoded(mask))
-    save_polygons(image, ".geojson", lambda labels: [labels], lambda layer, number, decoded: {"number": number})
+    layers = [mask.astype(np.int32)]
+    save_polygons(image, ".geojson", layers, lambda layer, number, decoded: {"number": number})
     features = json.loads((folder / "a.geojson").read_text())["features"]
     return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
 
@@ -206,9 +206,8 @@ def geopackages(models, tmp_path_factory) -> Path:
     source = write_scene(folder / "a.tif")
     (folder / "b").mkdir()
     empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
-    with mock.patch.object(polygons_module, "TOGETHER", 10):
-        assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
-        assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
+    assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
+    assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
     return folder / "out"
 
 

@@ -1,6 +1,6 @@
 """The mask of a TIFF with a place is a TIFF of the same grid, as rasterio reads it.
 
-Modules: tasks/prediction_files.py, tasks/geotiff_writer.py, data_utils/image_io/places.py.
+Modules: tasks/prediction_files.py, data_utils/image_io/places.py.
 """
 
 import io
@@ -29,13 +29,12 @@ from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.predictor import Predictor
 from runtime.errors import ModelError
-from tasks import geotiff_writer
+from tasks import prediction_files
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.geotiff_writer import write_geotiff
+from tasks.decoder import Decoded
 from tasks.job import Job
-from tasks.prediction import Decoded
-from tasks.prediction_files import PredictedImage, Values, save_values
+from tasks.prediction_files import PredictedImage, Values, save_values, write_geotiff, write_pages, write_png
 from tasks.prediction_format import free_value
 from unet import Preprocess, UNet, UNetConfig
 
@@ -214,10 +213,10 @@ def written_tiff(request, tmp_path_factory) -> WrittenTiff:
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
     place = read_grid(str(write_raster(folder / "in.tif", np.zeros((1, *size), np.uint8)))).place
     with (
-        mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
+        mock.patch.object(prediction_files, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (folder / "out.tif").open("wb") as file,
     ):
-        write_geotiff(file, rows.shape, lambda *window: rows[window], place, 9)
+        write_geotiff(file, size, [Values(band).read for band in rows], place, 9)
     return WrittenTiff(folder / "out.tif", rows, channels, is_big)
 
 
@@ -237,15 +236,15 @@ def test_geotiff_is_read_by_rasterio(written_tiff):
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
 def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
     file = io.BytesIO()
-    values = np.ones((channels, 20, 30), np.float32)
-    write_geotiff(file, values.shape, lambda *window: values[window], PLACE, 1234.5, is_color=is_color)
+    bands = [Values(np.ones((20, 30, 3) if is_color else (20, 30), np.float32)).read] * (1 if is_color else channels)
+    write_geotiff(file, (20, 30), bands, PLACE, 1234.5)
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
         (page,) = tiff.pages
         counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
         assert counts == [channels, channels, len("1234.5\0")]
         assert page.nodata == 1234.5
-        assert page.planarconfig == (1 if channels == 1 else 2)
+        assert page.planarconfig == (2 if len(bands) > 1 else 1)
         assert page.offset % 2 == 0
         assert len(page.extrasamples) == (1 if channels == 2 else 0)
         assert ("ExtraSamples" in page.tags) is (channels == 2)
@@ -448,3 +447,22 @@ def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     jobs = jobs_of_bands(tmp_path, "all")
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
     assert [len(job.files) for job in jobs] == [1, 2]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 3), np.uint8), ((4, 5), np.uint16), ((4, 5, 3), np.uint8)])
+def test_a_picture_is_written_some_rows_at_a_time(shape, dtype):
+    pixels = (np.arange(np.prod(shape)) * 37 + 250).reshape(shape).astype(dtype)
+    file = io.BytesIO()
+    write_png(file, shape[:2], (pixels[:1], pixels[1:]), 6)
+    assert np.asarray(Image.open(file)).tolist() == pixels.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_pages_stay_pages_however_many_there_are(count):
+    pages = [np.full((4, 5), value, np.uint8) for value in range(count)]
+    file = io.BytesIO()
+    write_pages(file, pages)
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages]
+        assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}

@@ -2,7 +2,7 @@
 
 Modules: tasks/section.py, train_utils/reporting/samples.py,
 tasks/classes/show.py, tasks/overlapping/show.py, tasks/objects/show.py, tasks/landmarks/show.py,
-tasks/regions/show.py, tasks/kind.py.
+tasks/kind.py.
 """
 
 from types import SimpleNamespace
@@ -24,29 +24,25 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
 from data_utils.sources.records import ListRecords, Metadata
 from tasks import new_section
-from tasks.classes.loss import Classes
-from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.reader import ClassReader
 from tasks.classes.show import ClassSection, confusions
-from tasks.drawing import GREY, RED, enlarge_picture, outlined_overlay, render_points
+from tasks.classes.target import PartlyLabeledTarget
+from tasks.drawing import GREY, RED, busiest_voxel, enlarge_picture, orthogonal_slices, outlined_overlay, render_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import LandmarkScores
 from tasks.landmarks.show import LandmarkSection
-from tasks.object_labels import pack_labels
+from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import BLUE, GREEN, ObjectSection, object_errors
 from tasks.objects.target import ObjectTarget
-from tasks.overlapping.reader import OverlapReader
-from tasks.overlapping.scores import OverlapScores
-from tasks.overlapping.show import OverlapSection
-from tasks.regions.reader import RegionReader
-from tasks.regions.scores import RegionScores
-from tasks.regions.show import RegionSection
-from tasks.regions.target import Region
+from tasks.overlapping.reader import OverlapReader, RegionReader
+from tasks.overlapping.scores import OverlapScores, RegionScores
+from tasks.overlapping.show import OverlapSection, RegionSection
+from tasks.overlapping.target import Region
 from tasks.tables import Table
-from tasks.volume_drawing import busiest_voxel, orthogonal_slices
 from train_utils.reporting.samples import predicted_example
 
 
@@ -154,7 +150,7 @@ def test_regions_have_a_second_table_of_the_written_labels():
     of_regions, of_labels = scores.score_tables()
     assert [row[:2] for row in rows_of(of_regions)] == [["whole", "0.5000"], ["core", "0.0000"], ["mean", "0.2500"]]
     assert [row[:2] for row in rows_of(of_labels)] == [["label 1", "1.0000"], ["label 2", "0.5000"], ["mean", "0.7500"]]
-    description = RegionSection(RegionReader(regions)).description()
+    description = RegionSection(RegionReader.of_regions(regions)).description()
     assert description.startswith("Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2.")
 
 
@@ -306,7 +302,7 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     [
         ("classes", ClassReader(ClassMap(("a", "b"), (0, 1), None)), ClassSection),
         ("overlapping", OverlapReader(("a", "b")), OverlapSection),
-        ("regions", RegionReader((Region("a", (1,)),)), RegionSection),
+        ("regions", RegionReader.of_regions((Region("a", (1,)),)), RegionSection),
         ("objects", ObjectReader(), ObjectSection),
     ],
 )

@@ -14,12 +14,12 @@ from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record, spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
+from tasks.drawing import busiest_voxel, orthogonal_slices, render_volume_points
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
 from tasks.section import Example, Section
 from tasks.task import Scores
-from tasks.volume_drawing import busiest_voxel, orthogonal_slices, render_volume_points
 
 
 def predicted_example(info: DatasetInfo, index: int, predictor: Predictor) -> Example:

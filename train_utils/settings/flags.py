@@ -13,8 +13,7 @@ from runtime.machine import most_workers
 from runtime.redact import redact
 from runtime.settings import add_settings
 from runtime.values import checked, field_types
-from tasks.overlapping.loss import Overlapping
-from tasks.regions.loss import Regions
+from tasks.overlapping.loss import Overlapping, Regions
 from train_utils.settings.plan import fill
 from train_utils.settings.record import (
     PACKAGES,

@@ -3,6 +3,8 @@
 Modules: data_utils/targets/reader.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.volumes import write_nifti
@@ -20,9 +22,8 @@ from tasks.find_task import find_named_classes
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.objects.reader import ObjectReader
-from tasks.overlapping.reader import OverlapReader
-from tasks.regions.reader import RegionReader
-from tasks.regions.target import Region
+from tasks.overlapping.reader import OverlapReader, RegionReader
+from tasks.overlapping.target import Region
 
 BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
 BY_B = LabelSets(((True, True), (True, False)), {("b",): 1})
@@ -54,11 +55,11 @@ REGION = Region("whole", (1, 2))
             OverlapReader(("a", "b")),
             OverlapReader(("a", "b"), label_sets=BY_A),
             OverlapReader(("a", "b"), label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
-            RegionReader((REGION,)),
-            RegionReader((Region("whole", (2, 1)),)),
-            RegionReader((Region("other", (1, 2)),)),
-            RegionReader((REGION,), ignored=(9,)),
-            RegionReader((REGION,), label_sets=LabelSets(((True,), (False,)), {("a",): 1})),
+            RegionReader.of_regions((REGION,)),
+            RegionReader.of_regions((Region("whole", (2, 1)),)),
+            RegionReader.of_regions((Region("other", (1, 2)),)),
+            RegionReader.of_regions((REGION,), ignored=(9,)),
+            replace(RegionReader.of_regions((REGION,)), label_sets=LabelSets(((True,), (False,)), {("a",): 1})),
             ObjectReader(),
         ],
     ],

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.classes.loss import Classes
-from tasks.classes.partly_labeled import PartlyLabeledClasses, PartlyLabeledScores, PartlyLabeledTarget
-from tasks.classes.target import ClassTarget
+from tasks.classes.loss import Classes, PartlyLabeledClasses
+from tasks.classes.scores import PartlyLabeledScores
+from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.losses import LOSSES, SMOOTHING
 from tasks.step_loss import StepLoss
 

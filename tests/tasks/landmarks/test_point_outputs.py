@@ -23,14 +23,13 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import SettingsError
-from tasks.drawing import render_points
+from tasks.decoder import Decoded
+from tasks.drawing import render_points, render_volume_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.truth import read_prediction
 from tasks.landmarks.write import PointFormat
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
-from tasks.volume_drawing import render_volume_points
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 

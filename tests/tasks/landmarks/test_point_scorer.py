@@ -15,11 +15,11 @@ from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.files import content
 from inference.true_points import TruePoints
 from runtime.errors import DataError
+from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.truth import read_true_points
 from tasks.landmarks.write import PointFormat
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
 
 TASK = landmarks("long", "pixels")

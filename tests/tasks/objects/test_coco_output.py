@@ -1,6 +1,6 @@
 """objects.json, in which COCO's format lists the predicted objects of all images.
 
-Modules: tasks/objects/coco.py.
+Modules: tasks/objects/write.py.
 """
 
 import json
@@ -15,9 +15,8 @@ from support.written_files import write_labels, write_object_table
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import MASK
-from tasks.objects.coco import run_lengths, write_coco
 from tasks.objects.loss import Objects
-from tasks.objects.write import TABLE, ObjectFormat
+from tasks.objects.write import TABLE, ObjectFormat, run_lengths, write_coco
 
 coco_masks = pytest.importorskip("pycocotools.mask")
 

@@ -1,6 +1,6 @@
 """Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
 
-Modules: tasks/labeled_objects.py, tasks/objects/object_tables.py, tasks/objects/write.py.
+Modules: tasks/objects/labels.py, tasks/objects/write.py.
 """
 
 from dataclasses import replace
@@ -28,14 +28,12 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
+from tasks.decoder import Decoded
 from tasks.job import MASK, PROBABILITIES, Job
-from tasks.labeled_objects import AnnotatedObjects, class_indices
-from tasks.object_labels import label_classes, label_numbers, pack_labels
 from tasks.objects import write as objects_module
+from tasks.objects.labels import AnnotatedObjects, class_indices, label_classes, label_numbers, pack_labels
 from tasks.objects.loss import Objects
-from tasks.objects.object_tables import WrittenObjects
-from tasks.objects.write import TABLE, ObjectFormat
-from tasks.prediction import Decoded
+from tasks.objects.write import TABLE, ObjectFormat, WrittenObjects
 from tasks.prediction_files import PredictedImage
 
 NAMES = ("nothing", "cell", "dirt")
@@ -124,13 +122,11 @@ def test_annotated_objects_have_the_classes_of_the_model():
 
 
 def test_outlines_of_an_object_have_its_color():
-    detected = [DETECTED, DETECTED._replace(number=2, shade=7)]
     rows = np.zeros((20, 20), np.int32)
     rows[5:15, 5:15] = 2
-    shown = CELLS.with_objects(Decoded(rows, detected)).overlay(
-        np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows))
-    )
-    assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
+    drawn = CELLS.drawn(pack_labels(rows, np.sign(rows)))
+    shown = CELLS.overlay(np.zeros((20, 20, 3), np.uint8), drawn)
+    assert shown[5, 10].tolist() == CELLS.colors[drawn[5, 10]].tolist() != [0, 0, 0]
 
 
 NUMBERS = np.random.default_rng(0).integers(0, 70_000, (150, 3))

@@ -15,7 +15,7 @@ from support.data_sets import load_info
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
-from tasks.object_labels import label_numbers
+from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.write import ObjectFormat
 from tasks.scoring.masks import open_mask

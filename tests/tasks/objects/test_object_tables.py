@@ -1,6 +1,6 @@
 """Tables of objects: of an image, of a volume, of all images, and those that somebody has changed.
 
-Modules: tasks/objects/object_tables.py.
+Modules: tasks/objects/write.py.
 """
 
 import csv
@@ -14,10 +14,9 @@ from support.prediction import image_job
 from support.written_files import DETECTED, TILTED, tilted_volume_job, write_object_table
 
 from runtime.errors import DataError
+from tasks.decoder import Decoded
 from tasks.job import MASK, Job
-from tasks.objects.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, table_rows, volume_cells
-from tasks.objects.write import TABLE, ObjectFormat
-from tasks.prediction import Decoded
+from tasks.objects.write import IMAGE_COLUMNS, TABLE, VOLUME_COLUMNS, ObjectFormat, place_cells, table_rows
 from tasks.prediction_files import PredictedImage
 
 FORMAT = ObjectFormat(("nothing", "cell", "dirt"))
@@ -39,8 +38,8 @@ def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
     header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=TILTED)
     x, y, z, _ = TILTED @ [0.5, 2.0, 1.0, 1]
     expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
-    assert volume_cells(SOLID, header) == expected
-    assert volume_cells(SOLID._replace(size=137), header)[0] == "1233"
+    assert place_cells(SOLID, header) == expected
+    assert place_cells(SOLID._replace(size=137), header)[0] == "1233"
 
 
 @pytest.fixture

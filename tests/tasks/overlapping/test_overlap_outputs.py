@@ -1,6 +1,6 @@
 """Masks, pictures and volumes of classes that may overlap, read again by other means.
 
-Modules: tasks/overlapping/bit_format.py, tasks/overlapping/write.py.
+Modules: tasks/overlapping/write.py.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from support.prediction import image_job
 from support.written_files import SIZE, tilted_volume_job
 
 from runtime.errors import SettingsError
+from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.overlapping.write import OverlapFormat, PageFormat, folder_names
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
 
 CLASSES = ("blood", "a/b", "A_B", "...")
@@ -112,6 +112,6 @@ def test_outlines_of_a_class_that_may_overlap_have_its_color():
 
 
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
-    masks = OverlapFormat(NINE_CLASSES).areas(np.array([[256, 1, 257, 0]], np.int32))
+    masks = list(OverlapFormat(NINE_CLASSES).areas(np.array([[256, 1, 257, 0]], np.int32)))
     assert masks[8].tolist() == [[255, 0, 255, 0]]
     assert masks[0].tolist() == [[0, 255, 255, 0]]

@@ -1,6 +1,6 @@
 """Images that are labeled for some classes: what is unknown in them, what is drawn of them, and what is reported.
 
-Modules: tasks/overlapping/bit_reader.py.
+Modules: tasks/overlapping/reader.py.
 """
 
 import numpy as np

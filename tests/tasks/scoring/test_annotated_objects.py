@@ -1,6 +1,6 @@
 """Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
 
-Modules: tasks/scoring/annotated_masks.py, inference/true_masks.py.
+Modules: tasks/classes/reader.py, inference/true_masks.py.
 """
 
 import json
@@ -21,10 +21,9 @@ from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.find_task import find_task
 from tasks.job import Job, MaskFile
-from tasks.object_labels import label_classes, label_numbers
-from tasks.objects.object_tables import IMAGE_COLUMNS, WrittenObjects
+from tasks.objects.labels import label_classes, label_numbers
 from tasks.objects.reader import ObjectReader
-from tasks.objects.write import ObjectFormat
+from tasks.objects.write import IMAGE_COLUMNS, ObjectFormat, WrittenObjects
 from tasks.scoring.masks import open_mask
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

@@ -1,6 +1,6 @@
 """Masks compared with the true ones: which pixel counts, and what is said of an image.
 
-Modules: tasks/scoring/masks.py, tasks/scoring/score.py.
+Modules: tasks/scoring/masks.py.
 """
 
 from pathlib import Path
@@ -18,18 +18,17 @@ from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
 from tasks.classes.write import ClassFormat
+from tasks.decoder import Decoded
 from tasks.job import Job
-from tasks.object_labels import pack_labels
+from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
-from tasks.prediction import Decoded
 from tasks.prediction_files import PredictedImage
 from tasks.scoring.areas import area_report
 from tasks.scoring.boundary import boundary_scores
-from tasks.scoring.masks import OpenMask, open_mask, score_masks
-from tasks.scoring.score import Score
+from tasks.scoring.masks import OpenMask, Score, open_mask, score_masks
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 TASK = Classes(CLASSES.names)

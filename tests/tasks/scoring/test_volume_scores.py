@@ -1,6 +1,6 @@
 """Scores of volumes: surfaces and overlaps of each case, and the report of all cases.
 
-Modules: tasks/scoring/surfaces.py, inference/report.py.
+Modules: tasks/scoring/boundary.py, inference/report.py.
 """
 
 from dataclasses import replace
@@ -19,13 +19,13 @@ from inference.report import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.object_labels import pack_labels
+from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.scoring.areas import area_report
-from tasks.scoring.surfaces import case_report, case_table, surface_scores, volume_entry
+from tasks.scoring.boundary import case_report, case_table, surface_scores, volume_entry
 
 SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
 TASK = Classes(("sky", "land"))

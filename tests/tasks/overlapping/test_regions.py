@@ -1,6 +1,6 @@
 """Regions, which are unions of labels: how they become labels, and the scores of both.
 
-Modules: tasks/regions/decode.py, tasks/regions/loss.py, tasks/regions/scores.py, tasks/regions/target.py.
+Modules: tasks/overlapping/decode.py, tasks/overlapping/loss.py, tasks/overlapping/scores.py.
 """
 
 import pytest
@@ -8,11 +8,10 @@ import torch
 
 from runtime.errors import ModelError
 from tasks import task_of_model
-from tasks.overlapping.target import OverlapTarget
-from tasks.regions.decode import RegionDecoder
-from tasks.regions.loss import Regions
-from tasks.regions.scores import RegionScores, last_bits
-from tasks.regions.target import Region
+from tasks.overlapping.decode import RegionDecoder
+from tasks.overlapping.loss import Regions
+from tasks.overlapping.scores import RegionScores, last_bits
+from tasks.overlapping.target import OverlapTarget, Region
 from unet.config import UNetConfig
 
 BRATS = (Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (3,)))

@@ -1,14 +1,14 @@
 """Masks of regions: the values that are written, and what is known of them when they are read.
 
-Modules: tasks/regions/write.py.
+Modules: tasks/overlapping/write.py.
 """
 
 import numpy as np
 import pytest
 
 from runtime.errors import ImageError
-from tasks.regions.target import Region
-from tasks.regions.write import RegionFormat
+from tasks.overlapping.target import Region
+from tasks.overlapping.write import RegionFormat
 from unet.config import Preprocess, UNetConfig
 
 WHOLE, CORE, ACTIVE = Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (300,))

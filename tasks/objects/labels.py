@@ -1,13 +1,45 @@
-"""Masks of objects that are rendered as labels: number and class of each pixel, as `pack_labels` makes them."""
+"""Labels of objects: the number and the class of each pixel's object, as one number; and masks that hold them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from data_utils.image_io.formats import RenderedMask
-from tasks.object_labels import pack_labels
 from unet.config import IGNORE_INDEX
+
+CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
+
+
+def pack_labels(numbers: Any, classes: Any) -> Any:
+    """Labels of pixels, int64 arrays or tensors: the number of the object, with its class in the lowest bits."""
+    if isinstance(numbers, Tensor):
+        return (numbers.long() << CLASS_BITS) | classes.long()
+    return (numbers.astype(np.int64) << CLASS_BITS) | classes.astype(np.int64)
+
+
+def label_numbers(labels: Any) -> Any:
+    """The number of each label's object; 0 for no object."""
+    return labels >> CLASS_BITS
+
+
+def label_classes(labels: Any) -> Any:
+    """The class of each label; 0 is background."""
+    return labels & ((1 << CLASS_BITS) - 1)
+
+
+def touching_pairs(numbers: np.ndarray) -> np.ndarray:
+    """(N, 2): each pair of different numbers above 0 that pixels hold side by side, smaller one first."""
+    pairs = []
+    for axis in range(numbers.ndim):
+        along = np.moveaxis(numbers, axis, 0)
+        first = along[:-1]
+        second = along[1:]
+        differ = (first != second) & (first > 0) & (second > 0)
+        pairs.append(np.stack([first[differ], second[differ]], axis=1))
+    return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
 
 
 class LabeledObjects(RenderedMask):

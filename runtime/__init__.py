@@ -1,3 +1,3 @@
 """A launched process: errors, command line, console, files, threads, launch and signals. No code here reads images."""
 
-VERSION = "0.1.0"
+VERSION = "1.0.0rc1"

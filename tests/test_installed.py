@@ -18,6 +18,7 @@ from support.folders import write_folder
 from support.launches import ROOT
 
 from installed import commands
+from runtime import VERSION
 from runtime.errors import SettingsError
 from setup import NAME, OWN, BuildPackage, packages
 from setup import installed as as_installed
@@ -221,7 +222,7 @@ def environment(tmp_path_factory) -> Path:
     call(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", folder)
     (wheel,) = folder.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {NAME, f"{NAME}-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {NAME, f"{NAME}-{VERSION}.dist-info"}
     assert f"{NAME}/accelerate_configs/multi_cpu.yaml" in names
     place = folder / "environment"
     venv.create(place, with_pip=False, symlinks=True)

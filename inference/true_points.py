@@ -14,7 +14,7 @@ from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job, PointRow
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.truth import read_true_points
+from tasks.landmarks.write import read_true_points
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,6 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
     return counts
 
 
-def largest_probability(logits: Tensor, dim: int) -> Tensor:
-    """The probability of the most likely class; `dim` is dropped."""
-    full = logits.float()
-    return (full.amax(dim) - full.logsumexp(dim)).exp()
-
-
 def calibration_error(counts: Tensor) -> float | None:
     """The expected calibration error of counts (BINS, 3), in 0..1; None if no pixel was counted."""
     pixels, right, steps = counts.double().cpu().T

@@ -95,8 +95,8 @@ class Decoder(ABC, Generic[OwnTask]):
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
         return output_entropy.amax(dim=0) / math.log(2)
 
-    def certainty(self, logits: Tensor) -> Tensor | None:
-        """The certainty for `Task.count_certainty`, from logits (outputs, n, ...); None if the task counts none."""
+    def certainty(self, logits: Tensor, dim: int = 0) -> Tensor | None:
+        """The certainty for `Task.count_certainty`; None if the task counts none."""
         return None
 
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:

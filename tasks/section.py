@@ -5,8 +5,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.records import Record
 from data_utils.targets.reader import TargetReader
-from tasks.drawing import join_in_row, to_rgb
+from tasks.drawing import busiest_voxel, join_in_row, orthogonal_slices, to_rgb
 from tasks.tables import Table, markdown_text
 
 
@@ -87,6 +91,21 @@ class Section:
         if self.colors is None:
             return {}
         return {name: f"rgb{tuple(color)}" for name, color in zip(self.names, self.colors.tolist(), strict=True)}
+
+    def example(self, record: Record, pred: np.ndarray) -> Example:
+        """A record with its truth and its prediction; of a volume the three planes that show most of the truth."""
+        reader, name = self.reader, record["name"]
+        if not isinstance(record["image"], VolumeFile):
+            image = read_image(record["image"], name)
+            size = image.shape[:2]
+            return Example(name, image, reader.shown_truth(reader.read(record, size, size)), pred)
+        voxels, header = read_volume(record["image"], name)
+        truth = reader.shown_truth(reader.read_volume(record, header))
+        center = busiest_voxel(truth)
+        unknown = reader.target.unknown_value(reader.target.field_names()[0])
+        masks = [truth, pred.astype(truth.dtype, copy=False)]
+        planes = [orthogonal_slices(mask, center, header.spacing, fill=unknown) for mask in masks]
+        return Example(name, orthogonal_slices(voxels, center, header.spacing), *planes)
 
     def panel(self, example: Example) -> np.ndarray:
         """One picture, uint8 (H, W, 3), of the image, the truth and the prediction."""

@@ -240,15 +240,13 @@ class Task(ABC):
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
         return torch.stack(partial)
 
-    def reliability(self, logits: Tensor, targets: OwnTarget) -> Tensor | None:
-        """(bins, 3) counts of confidences and right answers, from logits (B, outputs, *spatial).
-
-        The counts add up over strips and images. Returns None if the task's answers are not classes of pixels.
-        """
-        return None
-
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:
-        """The counts of `reliability`, from a decoder's certainty and prediction, (B, *spatial) each."""
+        """(bins, 3) counts of confidences and right answers, which add up over strips and images.
+
+        Args:
+            certainty, prediction: what the decoder says of logits (B, outputs, *spatial); only a task whose decoder
+                says how sure it is has such counts.
+        """
         raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
 
     @abstractmethod

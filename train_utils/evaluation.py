@@ -136,10 +136,10 @@ def read_strips(
         logits.masked_fill_(~is_finite_here, 0)
         bottom = top + logits.shape[2]
         partial = task.partial(logits, rendered.strip(top, bottom))
-        counts = task.reliability(logits, target.strip(top, bottom))
-        if counts is not None:
-            reliability += counts
         answers.append(decoder.decode(logits, dim=1))
+        certainty = decoder.certainty(logits, dim=1)
+        if certainty is not None:
+            reliability += task.count_certainty(certainty, answers[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
     finished = task.finish(sums)

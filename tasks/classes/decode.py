@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from tasks.calibration import largest_probability
 from tasks.decoder import Decoder
 
 
@@ -24,9 +23,10 @@ class ClassDecoder(Decoder):
         """The entropy of the classes' probabilities over its largest value, ln(classes)."""
         return class_entropy(logits)
 
-    def certainty(self, logits: Tensor) -> Tensor:
-        """The probability of the most likely class, (n, ...)."""
-        return largest_probability(logits, dim=0)
+    def certainty(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The probability of the most likely class; `dim` is dropped."""
+        full = logits.float()
+        return (full.amax(dim) - full.logsumexp(dim)).exp()
 
     def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated

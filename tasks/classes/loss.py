@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from runtime.device import full_precision, widest_float
-from tasks.calibration import count_confidences, largest_probability
+from tasks.calibration import count_confidences
 from tasks.classes.scores import COUNTS, ClassScores, PartlyLabeledScores
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.losses import RegionSums
@@ -64,9 +64,6 @@ class Classes(PixelsAndRegions):
             size=self._class_sums(valid, truth),
         )
         return (pixels, *regions)
-
-    def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:
-        return self.count_certainty(largest_probability(logits, dim=1), logits.max(dim=1).indices, targets)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:
         return count_confidences(certainty, prediction == targets.mask, targets.mask != IGNORE_INDEX)
@@ -137,10 +134,10 @@ class PartlyLabeledClasses(Classes):
         predicted_elsewhere = (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
         return (pixels, *labeled_sums._replace(predicted=labeled_sums.predicted + predicted_elsewhere))
 
-    def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
         """The counts of the pixels whose class the image is labeled for."""
         labeled_target, _ = self._divide(targets)
-        return super().reliability(logits, labeled_target)
+        return super().count_certainty(certainty, prediction, labeled_target)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
         classes = len(self.names)

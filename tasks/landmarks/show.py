@@ -2,13 +2,18 @@
 
 import numpy as np
 
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import FOUND, PRESENT
+from data_utils.sources.records import Record
 from tasks.charts import error_plot
-from tasks.drawing import enlarge_picture, point_colors, render_points, to_rgb
+from tasks.drawing import enlarge_picture, point_colors, render_points, render_volume_points, to_rgb
+from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE, LandmarkScores
 from tasks.landmarks.target import PointTarget
-from tasks.section import Figure, Section
+from tasks.section import Example, Figure, Section
 
 
 class LandmarkSection(Section):
@@ -29,6 +34,8 @@ class LandmarkSection(Section):
     )
     views_hint = "Rings are true points, discs predicted ones; a line joins both."
 
+    reader: PointReader
+
     def __init__(self, reader: PointReader) -> None:
         super().__init__(reader)
         self.names = reader.names
@@ -37,6 +44,20 @@ class LandmarkSection(Section):
 
     def description(self) -> str:
         return f"Detection of {len(self.names)} landmarks: {self.listed_names()}."
+
+    def example(self, record: Record, pred: np.ndarray) -> Example:
+        """A record with its points; of a volume planes through their middle, with the points on them."""
+        name, points = record["name"], PredictedPoints.from_prediction(pred)
+        if isinstance(record["image"], VolumeFile):
+            voxels, header = read_volume(record["image"], name)
+            truth = self.reader.read_volume(record, header)
+            positions, is_present = points.positions(header.size), truth.states == PRESENT
+            picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
+            return Example(name, picture, None, None)
+        image = read_image(record["image"], name)
+        size = image.shape[:2]
+        shown = np.column_stack([points.positions(size), points.presence])
+        return Example(name, image, self.reader.read(record, size, size), shown)
 
     def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
         if truth is None:  # of a volume

@@ -1,28 +1,33 @@
-"""Points: written in the format that they came in, drawn on images."""
+"""Points: written in the format that they came in, drawn on images, and scored at the image's own size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume, read_volume_header
-from data_utils.point_states import UNKNOWN
+from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.points import files
-from data_utils.sources.points.spaces import from_pixels, from_voxels
+from data_utils.sources.points.find import read_truth
+from data_utils.sources.points.spaces import from_pixels, from_voxels, to_pixels, to_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
-from runtime.errors import SettingsError
+from data_utils.sources.records import Record
+from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
 from tasks.decoder import Decoded
 from tasks.drawing import legend, point_colors, render_points, render_volume_points
-from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
+from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.truth import read_prediction, score_points
+from tasks.landmarks.reader import PointReader
+from tasks.landmarks.scores import ERROR, STATE
 from tasks.prediction_files import PredictedImage, save_array
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.masks import Score
@@ -100,7 +105,23 @@ class PointFormat(PredictionFormat):
         return Decoded(read_prediction(table, job))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
-        return score_points(self.task, image.job, image.size, image.decoded.labels)
+        """The score of the points; in the entry a point that has no error has None."""
+        job = image.job
+        assert isinstance(job.truth, PointRow)
+        source = read_true_points(job.truth.table, self.task).source(job.truth.row)
+        record: Record = {"image": str(job.image), "target": source, "name": job.name}
+        reader = PointReader(self.task, tuple(range(len(self.names))))
+        if job.volume is not None:
+            target = reader.read_volume(record, read_volume_header(job.volume, job.name))
+        else:
+            target = reader.read(record, (image.size[0], image.size[1]))
+        scores = self.task.new_scores(1)
+        scores.add(torch.from_numpy(image.decoded.labels)[None], target.map(torch.from_numpy).as_batch(), 0)
+        errors = dict.fromkeys(scores.names)
+        for point, values in zip(scores.names, scores.by_image[0].tolist(), strict=True):
+            if values[STATE] == PRESENT:
+                errors[point] = values[ERROR]
+        return Score(scores, scores.brief() | {"errors": errors})
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold points of several images."""
@@ -114,3 +135,33 @@ class PointFormat(PredictionFormat):
             tables.append(replace(table, entries=entries, names=tuple(self.names)))
         with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
+
+
+def read_prediction(table: PointTable, job: Job) -> np.ndarray:
+    """The prediction (K, n + 2) of a job, read from the table that was written for it."""
+    positions = table.positions[0]
+    assert job.size is not None
+    if job.volume is not None:
+        voxels = to_voxels(positions, table.space, read_volume_header(job.volume, job.name))
+    else:
+        voxels = to_pixels(table.source(0), (job.size[0], job.size[1]), job.name)
+    shares = (voxels + 0.5) / np.array(job.size)
+    presence: list[float] = []
+    for point in table.points(0):
+        if point.certainty:
+            presence.append(point.certainty.presence)
+        else:
+            presence.append(float(point.state == PRESENT))
+    return np.column_stack([shares, presence, presence])
+
+
+@lru_cache(maxsize=2)  # each process reads it once
+def read_true_points(path: Path, task: Landmarks) -> PointTable:
+    """The true points of all images, with the model's names. Raises DataError if no file has them.
+
+    An empty cell has the same meaning as in training.
+    """
+    table = read_truth(path, task.absent)
+    if not set(table.names) & set(task.names):
+        raise DataError(f"--truth {path}: has none of the model's points {', '.join(task.names)}")
+    return table.with_names(task.names)

@@ -18,9 +18,9 @@ class OverlapDecoder(Decoder):
             bits = bits | (class_logits > 0).int() << bit
         return bits
 
-    def certainty(self, logits: Tensor) -> Tensor:
-        """The probability of each class, (outputs, n, ...)."""
-        return logits.sigmoid()
+    def certainty(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The probability of each class, in the shape of the logits."""
+        return logits.float().sigmoid()
 
 
 class RegionDecoder(OverlapDecoder):

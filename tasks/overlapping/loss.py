@@ -69,12 +69,11 @@ class Overlapping(PixelsAndRegions):
         )
         return (pixels, *regions)
 
-    def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:
-        """The counts of each pixel and class; the confidence is the probability of the likelier answer, yes or no."""
-        return self.count_certainty(logits.float().sigmoid(), logits, targets)
-
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:
-        """The counts from each class's probability (B, classes, *spatial), which decides the prediction too."""
+        """The counts of each pixel and class, from the classes' probabilities, which decide the prediction too.
+
+        The confidence is the probability of the likelier answer, yes or no.
+        """
         truth = planes(targets.truth, self.outputs).bool()
         is_known = planes(targets.known, self.outputs).bool()
         is_right = (certainty > 0.5) == truth

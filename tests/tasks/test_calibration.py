@@ -6,6 +6,7 @@ import torch
 from support.largest_tensor import LargestTensor
 from torch import Tensor
 
+from data_utils.target import Target
 from tasks import new_decoder
 from tasks.calibration import (
     BINS,
@@ -19,10 +20,17 @@ from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
+from tasks.task import Task
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.run_state import RunState
 
 TASK = Classes(("a", "b", "c"))
+
+
+def counts_of(task: Task, logits: Tensor, target: Target) -> Tensor:
+    """The counts of an image."""
+    decoder = new_decoder(task)
+    return task.count_certainty(decoder.certainty(logits, dim=1), decoder.decode(logits, dim=1), target)
 
 
 def by_hand(confidence: np.ndarray, is_right: np.ndarray) -> float:
@@ -49,13 +57,13 @@ def test_the_error_is_that_of_the_definition(factor):
     logits, target = sample(100_000, factor)
     probs = logits.softmax(1)[0, :, :, 0].numpy()
     expected = by_hand(probs.max(0), probs.argmax(0) == target.mask[0, :, 0].numpy())
-    error = calibration_error(TASK.reliability(logits, target))
+    error = calibration_error(counts_of(TASK, logits, target))
     assert error == pytest.approx(expected, abs=3e-5)  # a confidence is a whole number of steps
 
 
 @pytest.mark.parametrize(("factor", "sign"), [(0.3, -1), (3.0, 1)], ids=["too sure", "too little sure"])
 def test_bins_tell_a_model_that_is_too_sure_from_one_that_is_too_little_sure(factor, sign):
-    counts = TASK.reliability(*sample(100_000, factor))
+    counts = counts_of(TASK, *sample(100_000, factor))
     assert calibration_error(counts) > 0.05
     gaps = [point["accuracy"] - point["confidence"] for point in reliability_curve(counts)]
     assert sign * np.mean(gaps) > 0
@@ -71,14 +79,14 @@ def partly_known() -> tuple[Tensor, ClassTarget]:
 
 def test_counts_of_strips_add_up_exactly(partly_known):
     logits, target = partly_known
-    parts = [TASK.reliability(logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
-    assert torch.equal(sum(parts), TASK.reliability(logits, target))
+    parts = [counts_of(TASK, logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
+    assert torch.equal(sum(parts), counts_of(TASK, logits, target))
 
 
 def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
-    whole = TASK.reliability(*partly_known)
+    whole = counts_of(TASK, *partly_known)
     monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
-    assert torch.equal(TASK.reliability(*partly_known), whole)
+    assert torch.equal(counts_of(TASK, *partly_known), whole)
 
 
 def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
@@ -105,7 +113,7 @@ def test_the_edge_of_a_bin_belongs_to_it(counts_at_edges):
 def test_each_class_that_may_overlap_is_a_question_of_its_own():
     logits = torch.tensor([[[[0.25, -1.0]], [[-3.0, 0.5]]]])  # (1, 2, 1, 2)
     target = OverlapTarget(torch.tensor([[[1, 2]]]), torch.tensor([[[3, 1]]]))  # of the last pixel, class 0 is known
-    counts = Overlapping(("a", "b")).reliability(logits, target)
+    counts = counts_of(Overlapping(("a", "b")), logits, target)
     confidences = torch.tensor([0.25, 1.0, 3.0]).sigmoid()
     assert counts[:, 0].sum() == 3
     assert counts[:, 1].sum() == 3
@@ -121,7 +129,7 @@ def test_a_class_is_predicted_by_its_own_certainty():
 
 def test_a_class_at_even_chances_is_predicted_absent():
     absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
-    counts = Overlapping(("a",)).reliability(torch.zeros(1, 1, 1, 1), absent)
+    counts = counts_of(Overlapping(("a",)), torch.zeros(1, 1, 1, 1), absent)
     assert counts[:, 1].sum() == 1  # it is right that the class is not there
 
 
@@ -133,14 +141,14 @@ def partly_labeled() -> PartlyLabeledClasses:
 
 def test_pixels_of_labeled_classes_are_counted(partly_labeled):
     logits, target = sample(50)
-    counts = partly_labeled.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([1])))
+    counts = counts_of(partly_labeled, logits, PartlyLabeledTarget(target.mask, torch.tensor([1])))
     assert counts[:, 0].sum() == (target.mask == 1).sum()
 
 
 @pytest.fixture
 def reliability() -> Tensor:
     """The counts of an image."""
-    return TASK.reliability(*sample(400))
+    return counts_of(TASK, *sample(400))
 
 
 def evaluation_of(reliability: Tensor | None) -> Evaluation:

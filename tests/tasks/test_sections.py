@@ -1,6 +1,6 @@
 """What each task shows of itself: tables of its scores, figures, and views of an image, from values written out.
 
-Modules: tasks/section.py, train_utils/reporting/samples.py,
+Modules: tasks/section.py,
 tasks/classes/show.py, tasks/overlapping/show.py, tasks/objects/show.py, tasks/landmarks/show.py,
 tasks/kind.py.
 """
@@ -43,16 +43,11 @@ from tasks.overlapping.scores import OverlapScores, RegionScores
 from tasks.overlapping.show import OverlapSection, RegionSection
 from tasks.overlapping.target import Region
 from tasks.tables import Table
-from train_utils.reporting.samples import predicted_example
 
 
 def rows_of(table: Table) -> list[list[str]]:
     """The cells of a table without its titles."""
     return table.cells()[1:]
-
-
-def predictor_of(prediction: np.ndarray) -> SimpleNamespace:
-    return SimpleNamespace(labels=lambda source, name: prediction)
 
 
 def test_classes_that_occur_have_rows_and_the_others_are_named():
@@ -267,8 +262,9 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
     info = info_of("landmarks", reader, {"image": image, "target": target, "name": "i"}, (30, 40))
     prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.8, 0.9]])
-    _, shown, truth, pred = predicted_example(info, 0, predictor_of(prediction))
-    views = new_section(info).views(shown, truth, pred)
+    section = new_section(info)
+    _, shown, truth, pred = section.example(info.val.records[0], prediction)
+    views = section.views(shown, truth, pred)
     is_found, is_nose = np.array([True, False, True]), np.array([True, False, False])
     expected = render_points(image, pred[:, :2], is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
@@ -287,7 +283,7 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
     info = info_of("classes", reader, {"image": image, "target": label, "name": "case"}, (4, 5, 6))
     pred = np.arange(120).reshape(4, 5, 6) % 2
-    example = predicted_example(info, 0, predictor_of(pred))
+    example = new_section(info).example(info.val.records[0], pred)
     stored, header = read_volume(image, "case")
     truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
     center = busiest_voxel(truth)

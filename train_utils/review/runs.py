@@ -11,6 +11,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.sources.records import Record
 from inference.predictor import Predictor
 from runtime.documents import as_json
 from runtime.errors import DataError
@@ -19,7 +20,6 @@ from tasks.classes.loss import Classes
 from tasks.section import Example
 from train_utils.comparison.runs import read_settings
 from train_utils.dataset import load_dataset_info
-from train_utils.reporting.samples import true_mask
 from train_utils.settings.train_settings import TrainSettings
 
 
@@ -65,6 +65,12 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
     if as_json(info.reader.identity) != settings.identity.get("classes"):
         raise DataError("the masks have other classes now than in the run")
     return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
+
+
+def true_mask(info: DatasetInfo, record: Record, image: np.ndarray) -> np.ndarray:
+    """The true mask (H, W) of an image (H, W[, C]), as pictures show it."""
+    size = image.shape[:2]
+    return info.reader.shown_truth(info.reader.read(record, size, size))
 
 
 def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

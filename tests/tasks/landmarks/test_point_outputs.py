@@ -27,8 +27,7 @@ from tasks.decoder import Decoded
 from tasks.drawing import render_points, render_volume_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
-from tasks.landmarks.truth import read_prediction
-from tasks.landmarks.write import PointFormat
+from tasks.landmarks.write import PointFormat, read_prediction
 from tasks.prediction_files import PredictedImage
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")

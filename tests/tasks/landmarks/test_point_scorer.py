@@ -1,6 +1,6 @@
 """Predicted and written points against true ones, and whose true ones they are.
 
-Modules: tasks/landmarks/truth.py, inference/true_points.py.
+Modules: tasks/landmarks/write.py, inference/true_points.py.
 """
 
 from dataclasses import replace
@@ -18,8 +18,7 @@ from runtime.errors import DataError
 from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.truth import read_true_points
-from tasks.landmarks.write import PointFormat
+from tasks.landmarks.write import PointFormat, read_true_points
 from tasks.prediction_files import PredictedImage
 
 TASK = landmarks("long", "pixels")

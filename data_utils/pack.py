@@ -24,8 +24,8 @@ from PIL import Image
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.problems import raise_problems
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, page_file
-from data_utils.image_io.rasters import page_as_file
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import value_text
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.label_files import read_label_files
@@ -79,7 +79,7 @@ def _row_groups(records: Records, limit: int) -> Iterator[tuple[list[dict], int]
     group_bytes = 0
     for record in records:
         image = _stored_picture(record["image"], record["name"])
-        mask = _stored_picture(record["target"], record["name"])
+        mask = _stored_picture(record["target"], record["name"], is_mask=True)
         row_bytes = len(image["bytes"]) + len(mask["bytes"])
         if rows and (len(rows) == GROUP_ROWS or group_bytes + row_bytes > limit):
             yield rows, group_bytes
@@ -91,8 +91,8 @@ def _row_groups(records: Records, limit: int) -> Iterator[tuple[list[dict], int]
         yield rows, group_bytes
 
 
-def _stored_picture(source: ImageSource, name: str) -> dict:
-    """A picture as `datasets` stores it: bytes, and the name that messages give."""
+def _stored_picture(source: ImageSource, name: str, *, is_mask: bool = False) -> dict:
+    """A picture as `datasets` stores it: bytes, and the name that messages give; a page as a file of its pixels."""
     if isinstance(source, EmbeddedImage):
         source = source.read()
     if isinstance(source, bytes):
@@ -101,24 +101,24 @@ def _stored_picture(source: ImageSource, name: str) -> dict:
         return _stored_values(source.render(), name)
     file = page_file(source)
     assert file is not None
+    if file.page is not None:
+        return _stored_values(read_mask(file, name) if is_mask else read_image(file, name), name)
     path = Path(str(file.path))
-    if file.page is None:
-        content = path.read_bytes()
-    else:
-        with image_errors(name):
-            content = page_as_file(path, file.page, file.more_channels)
-    return {"bytes": content, "path": str(Path(name).with_suffix(path.suffix))}
+    return {"bytes": path.read_bytes(), "path": str(Path(name).with_suffix(path.suffix))}
 
 
-def _stored_values(mask: np.ndarray, name: str) -> dict:
-    """A mask (H, W) as PNG; as TIFF if it has numbers above 65,535."""
+def _stored_values(values: np.ndarray, name: str) -> dict:
+    """Grey (H, W) as PNG; colors and bands (H, W, C), and grey of numbers above 65,535, as TIFF."""
+    if values.shape[2:] == (1,):
+        values = values[:, :, 0]
     buffer = BytesIO()
     suffix = ".png"
-    if mask.dtype.itemsize <= 2:
-        Image.fromarray(mask).save(buffer, "PNG")
+    if values.ndim == 2 and values.dtype.itemsize <= 2:
+        Image.fromarray(values).save(buffer, "PNG")
     else:
         suffix = ".tif"
-        tifffile.imwrite(buffer, mask, photometric="minisblack", compression="zlib")
+        photometric = "rgb" if values.shape[2:] == (3,) and values.dtype == np.uint8 else "minisblack"
+        tifffile.imwrite(buffer, values, photometric=photometric, planarconfig="contig", compression="zlib")
     return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(suffix))}
 
 

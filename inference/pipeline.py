@@ -7,7 +7,6 @@ from functools import partial
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed
@@ -52,8 +51,6 @@ class PredictionPipeline:
         """
         if job in self.finished_jobs or job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
-        if job.size is None and is_tiff(job.image):
-            check_pages(job.image)
         inputs = self.predictor.inputs(job.source, job.name, job.page, keep_pixels=self.requested.shows_image)
         if not self.requested.shows_image:
             return inputs

@@ -50,12 +50,12 @@ class EmbeddedImage(ABC):
         """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
 
 
-class WindowSource(EmbeddedImage):
-    """A window of a larger image, which can be read in windows too."""
+class WindowSource(ABC):
+    """A window of a larger image or mask, of which windows are read in turn: a small object that can be pickled."""
 
     @abstractmethod
     def open(self) -> Any:
-        """A context with the `WindowedImage` of the window. Raises DataError as `read` does."""
+        """A context with the `WindowedImage` of the window. Raises DataError, with the file."""
 
 
 class ClassLayers(NamedTuple):
@@ -141,6 +141,7 @@ ImageSource = (
     | np.ndarray
     | RenderedMask
     | EmbeddedImage
+    | WindowSource
     | VolumeFile
     | PointSource
     | BandSource

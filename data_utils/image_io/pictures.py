@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from functools import cached_property
-from io import SEEK_END, BytesIO
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -19,8 +19,6 @@ from unet.config import Preprocess
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
-COMPACT_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "TGA")  # even of one color they need a part of a bit a pixel
-MOST_PIXELS = 2**14  # pixels that a byte of these can hold
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
 WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
@@ -56,7 +54,6 @@ class WindowedPicture(WindowedImage):
         return self.mode == "P" and self.format != "GIF"
 
     def header(self) -> tuple[tuple[int, int], str]:
-        _check_claim(self.picture)
         return header_size(self.picture), self.mode
 
     @cached_property
@@ -64,9 +61,10 @@ class WindowedPicture(WindowedImage):
         """The picture decoded, with the EXIF orientation applied."""
         picture = self.picture
         with image_errors(self.name):
-            _check_claim(picture)
             width, height = picture.size
-            _check_pixels(width * height)
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit and width * height > 2 * limit:  # Pillow does not look at that in a TIFF which is opened below
+                raise Image.DecompressionBombError(f"{width * height:,} pixels are more than {2 * limit:,}")
             pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
             check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
             picture.info[STORED_WHITE] = _stored_white(picture)
@@ -151,13 +149,6 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
         raise
 
 
-def _check_pixels(pixels: int) -> None:
-    """Raises Pillow's error for a picture of more pixels than it decodes, which it does not for a TIFF opened here."""
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and pixels > 2 * limit:
-        raise Image.DecompressionBombError(f"{pixels:,} pixels are more than {2 * limit:,}, which may be an attack")
-
-
 def open_picture_file(file: PageFile, name: str, stack: ExitStack) -> WindowedPicture:
     """A page of a file, open as long as `stack` is."""
     content = BytesIO(file.path) if isinstance(file.path, bytes) else file.path
@@ -206,21 +197,3 @@ def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]
     if _orientation(image) in TURNED_ORIENTATIONS:
         return first, second
     return second, first
-
-
-def _check_claim(picture: Image.Image) -> None:
-    """Raises ValueError for a picture, not decoded yet, whose file cannot hold the pixels that its header claims."""
-    width, height = picture.size
-    if _pixels_of_a_byte(picture) > MOST_PIXELS:
-        raise ValueError(f"its header claims {width:,} x {height:,} pixels, more than {MOST_PIXELS:,} for each byte")
-
-
-def _pixels_of_a_byte(picture: Image.Image) -> float:
-    """How many pixels a byte of a picture's file has to hold; 0 where any number may be right."""
-    file = getattr(picture, "fp", None)
-    if picture.format not in COMPACT_FORMATS or file is None:
-        return 0
-    position = file.tell()
-    file_bytes = file.seek(0, SEEK_END)
-    file.seek(position)
-    return picture.width * picture.height / max(1, file_bytes)

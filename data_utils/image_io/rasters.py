@@ -1,27 +1,31 @@
-"""Rasters: TIFFs with any number of bands, whose pixels may hold no data; read in windows."""
+"""Rasters: TIFFs with any number of bands, whose pixels may hold no data; GDAL reads them in windows."""
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import reduce
+from functools import cached_property, reduce
 from io import BytesIO
+from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 import tifffile
 
-from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, PageFile, image_errors
-from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph
+from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors, open_binary
+from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.pictures import open_picture
-from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
+from data_utils.image_io.places import has_place_tags
 from data_utils.image_io.tiff import (
-    ALPHA_SAMPLES,
-    MINISBLACK,
+    NO_DIRECTORY,
     check_segments,
+    has_bands,
     has_plain_pixels,
+    is_photograph,
     is_tiff,
     open_page,
+    page_size,
     reads_right,
 )
 from data_utils.image_io.windowed_image import WindowedImage
@@ -31,9 +35,11 @@ from runtime.errors import ImageError
 
 HUGE_NODATA = 1e30
 HUGE_TOLERANCE = 0.01
-COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
+MOST_BLOCK_BYTES = 2**28  # a compressed strip larger than this is not read for a window
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
+
+Range = tuple[int, int]  # first and last pixel along a side, the last one left out
 
 
 class RasterFile:
@@ -45,11 +51,12 @@ class RasterFile:
         knows_missing: whether pixels may hold no data; else all values are numbers, as in grey pictures.
 
     Attributes:
-        nodata: the value of pixels without data; None if there is none.
+        size: (H, W).
+        dtype: the type in which the pixels are read.
         names: the names of the bands; empty texts where they have none.
         alpha: the sample that says how opaque pixels are; None if there is none.
-        dtype: the type in which the pixels are read.
         may_lack_data: whether some pixels may hold no data.
+        decodes_windows: whether a window can be read without decoding most of the page.
     """
 
     def __init__(
@@ -61,34 +68,55 @@ class RasterFile:
         mask: tifffile.TiffPage | None = None,
         knows_missing: bool = False,
     ) -> None:
+        self.file = file
+        self.page = page
         self.path = Path("image") if isinstance(file, bytes) else file
-        self.pixels = PagePixels(file, page, stack)
-        self.mask = None if mask is None else PagePixels(file, mask, stack)
-        self.names = stored_band_names(page, int(page.samplesperpixel))
-        self.alpha = _alpha(page)
-        self.nodata = read_nodata(page) if knows_missing else None
-        stored_type = self.pixels.dtype
+        self.size = page_size(page)
+        check_segments(page)
+        stored_type = np.dtype(page.dtype)
         self.dtype = np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
+        self.names = [""] * int(page.samplesperpixel)
+        self.alpha: int | None = None
+        self.nodata: float | None = None
+        self._lock = Lock()  # threads must not read one data set at the same time
+        # slices of a stack that has one directory are not compressed, and GDAL does not know them
+        if page.offset != NO_DIRECTORY:
+            self._data_set = open_directory(file, page.index, stack)
+            self.names = [name or "" for name in self._data_set.descriptions]
+            colors = [color.name for color in self._data_set.colorinterp]
+            if "alpha" in colors:
+                self.alpha = colors.index("alpha")
+            if knows_missing:
+                self.nodata = self._data_set.nodata
+        self._mask = None if mask is None else open_directory(file, mask.index, stack)
         self.may_be_nan = knows_missing and stored_type.kind == "f"
         has_value = self.nodata is not None or self.may_be_nan
-        self.may_lack_data = has_value or self.alpha is not None or self.mask is not None
+        self.may_lack_data = has_value or self.alpha is not None or self._mask is not None
+        block = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
+        self._block_bytes = prod(block) * stored_type.itemsize
+        if page.planarconfig != tifffile.PLANARCONFIG.SEPARATE:
+            self._block_bytes *= len(self.names)
+        has_small_blocks = page.is_contiguous or self._block_bytes <= MOST_BLOCK_BYTES
+        self.decodes_windows = has_small_blocks and not is_photograph(page)
 
-    def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values (n, m, C) of some bands, and a mask of that shape, true where data are missing; None if none are."""
-        values = self.pixels.read(rows, columns, samples)
+    def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
+        """Values (n, m, C) of some bands; a masked array if data are missing."""
+        values = self._read(rows, columns, samples)
         reasons = []
         if self.may_be_nan:
             reasons.append(np.isnan(values))
         if self.nodata is not None:
             reasons.append(self._is_nodata(values))
         if self.alpha is not None and self.alpha not in samples:
-            reasons.append(self.pixels.read(rows, columns, (self.alpha,)) == 0)
-        elif self.mask is not None:
-            reasons.append(self.mask.read(rows, columns, (0,)) == 0)
-        is_missing = None
-        if any(reason.any() for reason in reasons):
-            is_missing = np.array(np.broadcast_to(reduce(np.logical_or, reasons), values.shape))
-        return values.astype(self.dtype, copy=False), is_missing
+            reasons.append(self._read(rows, columns, (self.alpha,)) == 0)
+        elif self._mask is not None:
+            with self._lock, gdal_errors("{}"):
+                reasons.append(self._mask.read(1, window=(rows, columns))[:, :, None] == 0)
+        values = values.astype(self.dtype, copy=False)
+        if not any(reason.any() for reason in reasons):
+            return values
+        is_missing = np.array(np.broadcast_to(reduce(np.logical_or, reasons), values.shape))
+        return np.ma.MaskedArray(values, is_missing)
 
     def _is_nodata(self, values: np.ndarray) -> np.ndarray:
         """Where values say that there are no data; -3.4e38, the lowest number of float32, is written in many ways."""
@@ -96,6 +124,43 @@ class RasterFile:
         if abs(self.nodata) < HUGE_NODATA:
             return values == self.nodata
         return np.isclose(values, self.nodata, rtol=HUGE_TOLERANCE, atol=0)
+
+    def _read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
+        """A window (n, m, C) of some samples as they are stored."""
+        window_pixels = (rows[1] - rows[0]) * (columns[1] - columns[0])
+        check_memory(window_pixels * len(samples) * np.dtype(self.page.dtype).itemsize, "a part of the image")
+        if is_photograph(self.page):
+            return self._photograph[slice(*rows), slice(*columns)][:, :, list(samples)]
+        if self.page.is_contiguous:
+            # mapped again for each window: pages of the file that were read count as memory
+            window = self._mapped()[slice(*rows), slice(*columns)]
+            if list(samples) != list(range(len(self.names))):
+                window = window.take(samples, axis=2)
+            return window.astype(self.page.dtype, order="C")
+        check_memory(self._block_bytes, "a tile or strip of it")
+        with self._lock, gdal_errors("{}"):
+            planes = self._data_set.read([sample + 1 for sample in samples], window=(rows, columns))
+        return np.ascontiguousarray(np.moveaxis(planes, 0, 2))
+
+    @cached_property
+    def _photograph(self) -> np.ndarray:
+        """(H, W, 3) of a photograph, whose colors Pillow makes, so that they are the same with and without a place."""
+        with open_binary(self.file) as file, open_picture(file) as picture:
+            picture.seek(self.page.index)
+            return np.asarray(picture.convert("RGB"))
+
+    def _mapped(self) -> np.ndarray:
+        """(H, W, C) of a page that is not compressed, where it lies in the file."""
+        dtype = np.dtype(self.page.dtype).newbyteorder(self.page.parent.byteorder)
+        samples = len(self.names)
+        is_separate = self.page.planarconfig == tifffile.PLANARCONFIG.SEPARATE
+        shape = (samples, *self.size) if is_separate else (*self.size, samples)
+        start = self.page.dataoffsets[0]
+        if isinstance(self.file, bytes):
+            pixels = np.frombuffer(self.file, dtype, prod(shape), start).reshape(shape)
+        else:
+            pixels = np.memmap(self.file, dtype, "r", start, shape)
+        return np.moveaxis(pixels, 0, 2) if is_separate else pixels
 
 
 class Band(NamedTuple):
@@ -117,11 +182,11 @@ class Raster(WindowedImage):
     def __init__(self, bands: Sequence[Band]) -> None:
         self.bands = bands
         self.files = list(dict.fromkeys(band.file for band in bands))
-        self.size = self.extent = self.files[0].pixels.size
+        self.size = self.extent = self.files[0].size
         self.dtype = np.result_type(*[file.dtype for file in self.files])
         self.mode = f"{self.dtype} x {len(bands)}"
         self.may_lack_data = any(file.may_lack_data for file in self.files)
-        self.decodes_windows = all(file.pixels.decodes_windows for file in self.files)
+        self.decodes_windows = all(file.decodes_windows for file in self.files)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         with image_errors(str(self.files[0].path)):
@@ -132,25 +197,16 @@ class Raster(WindowedImage):
         return self._read((0, height), (0, width))
 
     def _read(self, rows: Range, columns: Range) -> np.ndarray:
-        if len(self.files) == 1:
-            samples = [band.sample for band in self.bands]
-            values, is_missing = self.files[0].read(rows, columns, samples)
-            if is_missing is None:
-                return values
-            return np.ma.MaskedArray(values, is_missing)
-        shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
-        pixels = np.empty(shape, self.dtype)
-        lacks_data = np.zeros(shape, bool)
+        parts = []
+        channels: list[int] = []
         for file in self.files:
-            channels = [channel for channel, band in enumerate(self.bands) if band.file is file]
-            samples = [self.bands[channel].sample for channel in channels]
-            values, is_missing = file.read(rows, columns, samples)
-            pixels[:, :, channels] = values
-            if is_missing is not None:
-                lacks_data[:, :, channels] = is_missing
-        if not lacks_data.any():
-            return pixels
-        return np.ma.MaskedArray(pixels, lacks_data)
+            own_channels = [channel for channel, band in enumerate(self.bands) if band.file is file]
+            parts.append(file.read(rows, columns, [self.bands[channel].sample for channel in own_channels]))
+            channels += own_channels
+        if len(parts) == 1:
+            return parts[0]
+        pixels = np.ma.concatenate(parts, axis=2)[:, :, np.argsort(channels)]
+        return pixels if np.ma.is_masked(pixels) else pixels.data
 
 
 def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
@@ -163,12 +219,22 @@ def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
     path = file.path if isinstance(file.path, bytes) else Path(file.path)
     if file.more_channels:
         pages = (file.page or 0, *file.more_channels)
-        channels = [_open_file(path, page, stack, is_chosen=True) for page in pages]
-        return Raster(_visible_bands([channel for channel in channels if channel is not None]))
-    raster = _open_file(path, file.page or 0, stack, is_chosen=False, reads_place=file.reads_place)
-    if raster is None:
+        return Raster(_visible_bands([_open_bands_of(path, page, stack) for page in pages]))
+    try:
+        tiff = _open_tiff(path, stack)
+    except Exception:
+        return None  # Pillow reads more of a damaged file than tifffile, and reports the damage
+    page = open_page(tiff, file.page or 0)
+    has_place = file.reads_place and has_place_tags(page)
+    if reads_right(page) and not (has_place and has_bands(page)):
+        check_segments(page)
         return None
-    return Raster(_visible_bands([raster]))
+    if not has_bands(page):
+        raise ValueError(f"pixels of type {page.dtype} are read upright, and not if they are complex; store them so")
+    knows_missing = has_place or page.samplesperpixel > 1
+    return Raster(
+        _visible_bands([RasterFile(path, page, stack, mask=_mask_page(tiff, page), knows_missing=knows_missing)])
+    )
 
 
 def open_plain_page(file: Path, page: int, stack: ExitStack) -> Raster | None:
@@ -176,13 +242,14 @@ def open_plain_page(file: Path, page: int, stack: ExitStack) -> Raster | None:
     tiff_page = stack.enter_context(tifffile.TiffFile(file)).pages[page].aspage()
     if not has_plain_pixels(tiff_page):
         return None
-    picture = RasterFile(file, tiff_page, stack)
+    try:
+        picture = RasterFile(file, tiff_page, stack)
+    except Exception:  # rasterio may be missing, or the file damaged, which another reader reports
+        return None
     picture.alpha = None
     picture.may_lack_data = False
     raster = Raster(_all_bands([picture])[:3])
-    if raster.decodes_windows and picture.pixels.has_codec:
-        return raster
-    return None
+    return raster if raster.decodes_windows else None
 
 
 def open_bands(source: BandSource, stack: ExitStack) -> Raster:
@@ -191,98 +258,33 @@ def open_bands(source: BandSource, stack: ExitStack) -> Raster:
     for path in source.paths:
         if not is_tiff(path):
             raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
-        file = _open_file(Path(path), source.page, stack, is_chosen=True)
-        assert file is not None
-        files.append(file)
+        files.append(_open_bands_of(Path(path), source.page, stack))
     first = files[0]
     for file in files:
-        if file.pixels.size != first.pixels.size:
-            sizes = " and ".join("{} x {}".format(*each.pixels.size) for each in (first, file))
+        if file.size != first.size:
+            sizes = " and ".join("{} x {}".format(*each.size) for each in (first, file))
             raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
     if source.bands:
         return Raster(_choose(_all_bands(files), source))
     return Raster(_visible_bands(files))
 
 
-def page_as_file(path: Path, number: int, more_channels: Sequence[int] = ()) -> bytes:
-    """A page of a TIFF as a file of its own, with all its samples, its place and its value without data.
-
-    Args:
-        more_channels: further pages, whose samples belong to the same image.
-    """
-    check_regular(path)
-    content = BytesIO()
-    with ExitStack() as stack:
-        if more_channels:
-            image = open_raster(PageFile(path, number, more_channels=tuple(more_channels)), str(path), stack)
-            assert image is not None
-            tifffile.imwrite(content, image.pixels(), photometric=MINISBLACK, planarconfig="contig", compression="zlib")
-            return content.getvalue()
-        page = open_page(stack.enter_context(tifffile.TiffFile(path)), number)
-        if not _has_bands(page):  # Pillow keeps palettes and turned pictures
-            with open_picture(path) as picture:
-                picture.seek(number)
-                picture.save(content, "TIFF", compression="tiff_adobe_deflate")
-            return content.getvalue()
-        file = RasterFile(path, page, stack)
-        height, width = file.pixels.size
-        pixels = file.pixels.read((0, height), (0, width), range(len(file.names)))
-        layout: str | None = "contig"
-        if len(file.names) == 1:
-            pixels = pixels[:, :, 0]
-            layout = None
-        tifffile.imwrite(
-            content,
-            pixels,
-            photometric=page.photometric,
-            planarconfig=layout,
-            extrasamples=page.extrasamples,
-            compression="zlib",
-            metadata=None,
-            extratags=place_tags(page, (*PLACE_TAGS, NODATA)),
-        )
-    return content.getvalue()
-
-
-def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:
-    """All bands but alpha, which says where there is data."""
-    return [band for band in _all_bands(files) if band.sample != band.file.alpha]
-
-
-def _open_file(
-    file: Path | bytes, number: int, stack: ExitStack, *, is_chosen: bool, reads_place: bool = True
-) -> RasterFile | None:
-    """The page of a TIFF as a raster; None if it is a picture."""
+def _open_tiff(file: Path | bytes, stack: ExitStack) -> tifffile.TiffFile:
+    """A TIFF whose first page can be read."""
     if isinstance(file, Path):
         check_regular(file)
-    try:
-        content = BytesIO(file) if isinstance(file, bytes) else file
-        tiff = stack.enter_context(tifffile.TiffFile(content))
-        tiff.pages[0].aspage()
-    except Exception:
-        if is_chosen:
-            raise
-        return None  # Pillow reads more of a damaged file than tifffile, and reports the damage
+    tiff = stack.enter_context(tifffile.TiffFile(BytesIO(file) if isinstance(file, bytes) else file))
+    tiff.pages[0].aspage()
+    return tiff
+
+
+def _open_bands_of(file: Path | bytes, number: int, stack: ExitStack) -> RasterFile:
+    """The page of a TIFF whose samples are to be bands, whatever else they may be."""
+    tiff = _open_tiff(file, stack)
     page = open_page(tiff, number)
-    has_place = reads_place and has_place_tags(page)
-    if reads_right(page) and not is_chosen and not (has_place and _has_bands(page)):
-        check_segments(page)
-        return None
-    if not _has_bands(page):
-        if is_chosen:
-            raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
-        raise ValueError(f"pixels of type {page.dtype} are read upright, and not if they are complex; store them so")
-    knows_missing = is_chosen or has_place or page.samplesperpixel > 1
-    return RasterFile(file, page, stack, mask=_mask_page(tiff, page), knows_missing=knows_missing)
-
-
-def _has_bands(page: tifffile.TiffPage) -> bool:
-    """Whether the samples of a page are numbers that can be bands."""
-    is_upright = page.tags.valueof("Orientation", default=1) == 1
-    is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif"
-    is_plain = page.photometric in COLORS and page.bitspersample % 8 == 0
-    is_color = is_plain or is_photograph(page) or not reads_right(page)
-    return is_upright and is_number and is_color and page.imagedepth == 1
+    if not has_bands(page):
+        raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
+    return RasterFile(file, page, stack, mask=_mask_page(tiff, page), knows_missing=True)
 
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:
@@ -293,21 +295,13 @@ def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.Tif
         following = tiff.pages[page.index + 1].aspage()
     except IndexError:
         return None
-    is_mask = following.is_mask and not following.is_reduced
     is_alike = (following.imagelength, following.imagewidth) == (page.imagelength, page.imagewidth)
-    if is_mask and is_alike:
-        return following
-    return None
+    return following if following.is_mask and not following.is_reduced and is_alike else None
 
 
-def _alpha(page: tifffile.TiffPage) -> int | None:
-    """The sample that says how opaque a pixel is."""
-    extras = tuple(page.extrasamples)
-    first = page.samplesperpixel - len(extras)
-    for number, kind in enumerate(extras):
-        if kind in ALPHA_SAMPLES:
-            return first + number
-    return None
+def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:
+    """All bands but alpha, which says where there is data."""
+    return [band for band in _all_bands(files) if band.sample != band.file.alpha]
 
 
 def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
@@ -330,9 +324,7 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
             matches = [int(band_name) - 1]
         if len(matches) != 1:
             names = [band.name or str(number) for number, band in enumerate(bands, 1)]
-            count = "none"
-            if matches:
-                count = f"{len(matches)} that are"
+            count = f"{len(matches)} that are" if matches else "none"
             raise ImageError(
                 f"{source.paths[0]}: has {len(bands)} bands, {count} called {band_name}; its bands are"
                 f" {listing(names, limit=8)}"
@@ -341,19 +333,11 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
     return selected_bands
 
 
-def read_nodata(page: tifffile.TiffPage) -> float | None:
-    """The value of pixels without data; None if there is none, or if the type of the pixels cannot hold it."""
-    text = page.tags.valueof(NODATA)
-    dtype = np.dtype(page.dtype)
-    if not isinstance(text, str):
-        return None
-    try:
-        value = float(text.strip(" \0"))
-    except ValueError:
-        return None
-    if dtype.kind == "f":
-        return value
-    limits = np.iinfo(dtype)
-    if value == np.floor(value) and limits.min <= value <= limits.max:
-        return int(value)
-    return None
+def band_indices(names: Sequence[str], band_name: str) -> list[int]:
+    """The indices of the names that equal `band_name`; if there are none, of the names that hold it as a word.
+
+    Such a name is T32TQM_20200101_B02_10m for the band b02.
+    """
+    equal_names = [index for index, name in enumerate(names) if name.casefold() == band_name.casefold()]
+    word = re.compile(rf"(^|.*[_\-. ]){re.escape(band_name)}([_\-. ].*|$)", re.IGNORECASE)
+    return equal_names or [index for index, name in enumerate(names) if word.fullmatch(name)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,7 +22,6 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.pictures import WindowedPicture, open_picture_file
 from data_utils.image_io.rasters import open_bands, open_raster
 from data_utils.image_io.resize import same_proportions
-from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.windowed_image import WindowedArray, WindowedImage, open_array
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
@@ -93,6 +91,8 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         return WindowedPicture(content, name, is_file=False)
     if isinstance(content, BandSource):
         return open_bands(content, stack)
+    if isinstance(content, WindowSource):
+        return stack.enter_context(content.open())
     if content is None:
         raise ImageError(f"{name} is missing")
     file = PageFile(content) if isinstance(content, bytes) else page_file(content)
@@ -230,12 +230,5 @@ def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Non
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
-    file = page_file(source)
-    if file and not isinstance(file.path, bytes) and is_tiff(file.path):
-        check_pages(Path(file.path))
-    if isinstance(source, WindowSource):
-        with image_errors(name), source.open() as picture:
-            pixel = np.asarray(picture.read(0, 1, 0, 1))
-            return picture.size, f"{pixel.dtype} x {pixel[0, 0].size}"
     with open_source(source, name) as image, image_errors(name):
         return image.header()

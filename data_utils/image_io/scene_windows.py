@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import ImageSource, RenderedMask, WindowSource
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import open_source
 from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed
 from runtime.errors import DataError
 
@@ -32,6 +32,11 @@ class WindowedPart(WindowedImage):
         self.size = self.extent = (box.bottom - box.top, box.right - box.left)
         self.decodes_windows = picture.decodes_windows
         self.may_lack_data = picture.may_lack_data
+        self.format = picture.format
+
+    def header(self) -> tuple[tuple[int, int], str]:
+        pixel = np.asarray(self.read(0, 1, 0, 1))
+        return self.size, f"{pixel.dtype} x {pixel[0, 0].size}"
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
         left, right = self._columns(left, right)
@@ -39,7 +44,12 @@ class WindowedPart(WindowedImage):
         return self.picture.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
 
     def pixels(self) -> np.ndarray:
-        return read_image(self.read(0, self.size[0]))
+        with open_source(self.read(0, self.size[0]), "window") as part:
+            return part.pixels()
+
+    def values(self) -> np.ndarray:
+        with open_source(self.read(0, self.size[0]), "window") as part:
+            return part.values()
 
 
 @dataclass(frozen=True)
@@ -50,20 +60,12 @@ class SceneWindow(WindowSource):
         source: the image or mask.
         name: the name of the image or mask in messages.
         size: (H, W) of the image.
-        is_mask: whether `source` is a mask.
     """
 
     source: ImageSource
     name: str
     size: tuple[int, int]
     box: Box
-    is_mask: bool
-
-    def read(self) -> np.ndarray:
-        """The pixels, or the mask values."""
-        with self.open() as picture:
-            pixels = picture.read(0, picture.size[0])
-            return read_mask(pixels, self.name) if self.is_mask else read_image(pixels, self.name)
 
     @contextmanager
     def open(self) -> Iterator[WindowedImage]:

@@ -1,4 +1,4 @@
-"""TIFF pages: which of them count, which Pillow reads right, and which can be read in windows."""
+"""Pages of TIFFs: which of them count, which Pillow reads right, and where their pixels lie."""
 
 import copy
 import logging
@@ -15,7 +15,6 @@ from data_utils.image_io.formats import TIFF_SUFFIXES, image_errors
 from data_utils.image_io.pictures import TURNED_ORIENTATIONS
 from data_utils.image_io.places import has_place_tags
 from runtime.documents import check_regular
-from runtime.errors import ImageError, one_line
 
 MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
 RGB = tifffile.PHOTOMETRIC.RGB
@@ -37,10 +36,6 @@ ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPH
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # the ImageError has its message
 
 
-class EndlessPages(ImageError):
-    """A TIFF whose pages would be read for ever, or for hours."""
-
-
 def is_tiff(file: str | Path | bytes) -> bool:
     """Whether a name ends like that of a TIFF, or bytes begin like one."""
     if isinstance(file, bytes):
@@ -50,18 +45,7 @@ def is_tiff(file: str | Path | bytes) -> bool:
 
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
-    with image_errors(str(path)), _open_file(path) as tiff:
-        return [number for number, _ in _full_pages(tiff)]
-
-
-def check_pages(path: Path) -> None:
-    """Raises EndlessPages for such a TIFF (Pillow would read its first page); decoding reports other damage."""
-    try:
-        page_numbers(path)
-    except EndlessPages:
-        raise
-    except ImageError:
-        return
+    return [number for number, _ in tiff_pages(path)]
 
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
@@ -87,28 +71,20 @@ def channel_pages(path: Path) -> list[tuple[int, ...]]:
 def stored_voxel_size(path: Path) -> str:
     """The size (z, y, x) of voxels that ImageJ or OME has stored in a TIFF, as text; empty if there is none."""
     with image_errors(str(path)), _open_file(path) as tiff:
-        if tiff.is_ome:
-            sizes = dict(PHYSICAL_SIZE.findall(tiff.ome_metadata or ""))
-            unit = PHYSICAL_UNIT.search(tiff.ome_metadata or "")
+        metadata = tiff.ome_metadata or ""
+        sizes = dict(PHYSICAL_SIZE.findall(metadata))
+        if sizes:
+            unit = PHYSICAL_UNIT.search(metadata)
             sides = [sizes.get(axis, "?") for axis in "ZYX"]
-            unit_name = unit[1] if unit else "µm"
-            if not sizes:
-                return ""
-            return f"{' x '.join(sides)} {unit_name}"
+            return f"{' x '.join(sides)} {unit[1] if unit else 'µm'}"
         stored = tiff.imagej_metadata or {}
-        unit_name = str(stored.get("unit", "pixel"))
-        if unit_name.startswith("pixel") and "spacing" not in stored:
+        if "spacing" not in stored:
             return ""
-        sides = ["?"]
-        if "spacing" in stored:
-            sides = [f"{stored['spacing']:g}"]
+        sides = [f"{stored['spacing']:g}"]
         for code in (Y_RESOLUTION, X_RESOLUTION):
-            side = "?"
             pixels, length = tiff.pages[0].aspage().tags.valueof(code, default=(1, 1))
-            if pixels:
-                side = f"{length / pixels:g}"
-            sides.append(side)
-        return f"{' x '.join(sides)} {unit_name}"
+            sides.append(f"{length / pixels:g}" if pixels else "?")
+        return f"{' x '.join(sides)} {stored.get('unit', 'pixel')}"
 
 
 def _open_file(path: Path) -> tifffile.TiffFile:
@@ -124,14 +100,20 @@ def open_page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
     return tiff.pages[number].aspage()
 
 
+def page_size(page: tifffile.TiffPage) -> tuple[int, int]:
+    """(H, W) of a page as stored. Raises ValueError for what a damaged header may hold."""
+    for side in (page.imagelength, page.imagewidth):
+        if not isinstance(side, int) or side < 1:
+            raise ValueError(f"a side of it is {str(side)[:40]}")
+    return page.imagelength, page.imagewidth
+
+
 def _slice_count(tiff: tifffile.TiffFile, first: tifffile.TiffPage) -> int:
     """How many slices a stack has whose only directory describes the first of them; 1 for any other file.
 
     ImageJ writes stacks above 4 GB so, MetaMorph all, tifffile those with `truncate`.
     """
-    for side in (first.imagelength, first.imagewidth):
-        if not isinstance(side, int) or side < 1:  # a damaged header may hold anything
-            raise ValueError(f"a side of it is {one_line(ValueError(side))}")
+    page_size(first)
     is_stack = first.is_imagej or first.is_shaped or first.is_stk or first.imagedepth > 1
     if not is_stack or tiff.pages.is_multipage:
         return 1
@@ -162,7 +144,7 @@ def _slice_bytes(page: tifffile.TiffPage) -> int:
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
     """The pages of a TIFF with their numbers, without small copies and without the masks of pages with a place.
 
-    Raises EndlessPages where they would never end. Each directory, one for each page, stands in the file once: so a
+    Raises ValueError where they would never end. Each directory, one for each page, stands in the file once: so a
     chain of them that comes back to itself, or that takes more bytes than the file has, is damaged.
     """
     file = tiff.filehandle
@@ -176,14 +158,12 @@ def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPag
             if count > 1:
                 yield from ((index, _slice_page(first, index)) for index in range(count))
                 return
-        if page.offset in offsets:
-            raise EndlessPages(f"{file.path}: the directory of one page is that of an earlier one again")
-        offsets.add(page.offset)
         file.seek(page.offset)
         (tags,) = struct.unpack(tiff.tiff.tagnoformat, file.read(tiff.tiff.tagnosize))
         claimed_bytes += tags * tiff.tiff.tagsize
-        if claimed_bytes > file.size:
-            raise EndlessPages(f"{file.path}: the directories of its pages overlap")
+        if page.offset in offsets or claimed_bytes > file.size:
+            raise ValueError("the directories of its pages come round again or overlap")
+        offsets.add(page.offset)
         is_mask = page.is_mask and has_place_tags(first)
         if number == 0 or not (page.is_reduced or is_mask):
             yield number, page
@@ -191,8 +171,7 @@ def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPag
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
     """(H, W) of a page as seen."""
-    height = int(page.imagelength)  # a damaged header may hold anything
-    width = int(page.imagewidth)
+    height, width = page_size(page)
     if page.tags.valueof("Orientation", default=1) in TURNED_ORIENTATIONS:
         return width, height
     return height, width
@@ -216,18 +195,36 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     return kind == "uint16"
 
 
-def check_segments(page: tifffile.TiffPage) -> None:
-    """Raises ValueError for a page with fewer tiles or strips than its size needs, of which Pillow makes zeros."""
-    is_slice = page.offset == NO_DIRECTORY or page.is_stk
-    if not is_slice and len(page.dataoffsets) < np.prod(page.chunked):
-        raise ValueError("it has fewer tiles or strips than its size needs")
+def has_bands(page: tifffile.TiffPage) -> bool:
+    """Whether the samples of a page are numbers that can be bands."""
+    is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif"
+    is_plain = page.photometric in (MINISBLACK, RGB) and page.bitspersample % 8 == 0
+    is_color = is_plain or is_photograph(page) or not reads_right(page)
+    return is_upright(page) and is_number and is_color and page.imagedepth == 1
 
 
 def has_plain_pixels(page: tifffile.TiffPage) -> bool:
     """Whether the pixels of a page need no conversion, so that windows of it are parts of the picture."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
-    is_upright = page.tags.valueof("Orientation", default=1) == 1
     # Pillow divides the colors by that alpha
     is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples
     is_whole = page.imagedepth == 1 and page.bitspersample % 8 == 0
-    return layout in PLAIN_LAYOUTS and is_upright and is_straight and is_whole
+    return layout in PLAIN_LAYOUTS and is_upright(page) and is_straight and is_whole
+
+
+def is_upright(page: tifffile.TiffPage) -> bool:
+    """Whether a page is seen as it is stored."""
+    return page.tags.valueof("Orientation", default=1) == 1
+
+
+def is_photograph(page: tifffile.TiffPage) -> bool:
+    """Whether a page with a place is a JPEG of the colors of video, as aerial photographs are stored."""
+    is_video = page.photometric == tifffile.PHOTOMETRIC.YCBCR and page.compression == tifffile.COMPRESSION.JPEG
+    return is_video and has_place_tags(page)
+
+
+def check_segments(page: tifffile.TiffPage) -> None:
+    """Raises ValueError for a page with fewer tiles or strips than its size needs, of which Pillow makes zeros."""
+    is_slice = page.offset == NO_DIRECTORY or page.is_stk
+    if not is_slice and len(page.dataoffsets) < np.prod(page.chunked):
+        raise ValueError("it has fewer tiles or strips than its size needs")

@@ -25,10 +25,6 @@ def open_windowed(source: ImageSource, page: int = 0) -> Iterator[WindowedImage]
 
     Raises ImageError for a source that cannot be read.
     """
-    if isinstance(source, WindowSource):
-        with source.open() as image:
-            yield image
-        return
     files = source_files(source)
     name = files[0] if files else "image"
     with ExitStack() as stack:
@@ -46,21 +42,20 @@ def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
     """Windows of a large image, or of a part of one; None for an image that must be decoded whole."""
     with ExitStack() as stack:
         image = None
-        if isinstance(source, WindowSource) or _may_have_windows(source):
-            with suppress(ImageError):  # the error is reported when the file is decoded
+        with suppress(ImageError):  # the error is reported when the file is decoded
+            if isinstance(source, WindowSource) or _is_large(source):
                 image = stack.enter_context(open_windowed(source))
-        if image is None or not image.decodes_windows:
-            yield None
-        elif isinstance(source, WindowSource) or np.prod(image.size) >= LARGE_IMAGE_PIXELS:
-            yield image
-        else:
-            yield None
+        yield image if image is not None and image.decodes_windows else None
 
 
-def _may_have_windows(source: ImageSource) -> bool:
-    """Whether a source is a file of a format that may be read in windows."""
+def _is_large(source: ImageSource) -> bool:
+    """Whether a source is a large file of a format that may be read in windows. Raises ImageError."""
     files = source_files(source)
-    return bool(files) and files[0].lower().endswith(WINDOWED_SUFFIXES)
+    if not files or not files[0].lower().endswith(WINDOWED_SUFFIXES):
+        return False
+    with open_source(source, files[0]) as image, image_errors(files[0]):
+        size, _ = image.header()
+        return bool(np.prod(size) >= LARGE_IMAGE_PIXELS)
 
 
 def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:

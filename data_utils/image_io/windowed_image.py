@@ -47,9 +47,7 @@ class WindowedImage(ABC):
 
     def _columns(self, left: int, right: int | None) -> tuple[int, int]:
         """The columns [left, right) of a window whose `right` may be None."""
-        if right is None:
-            right = self.size[1]
-        return left, right
+        return left, self.size[1] if right is None else right
 
     @abstractmethod
     def pixels(self) -> np.ndarray:

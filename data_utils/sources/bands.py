@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import (
     IMAGE_SUFFIXES,
     TIFF_SUFFIXES,
@@ -19,6 +18,7 @@ from data_utils.image_io.formats import (
     WindowSource,
     page_file,
 )
+from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources

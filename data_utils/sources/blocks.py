@@ -33,8 +33,8 @@ def _window(record: Record, name: str, part: Sequence[int]) -> Record:
         return record
     box = Box(*part[:4])
     size = (part[4], part[5])
-    image = SceneWindow(record["image"], name, size, box, is_mask=False)
-    mask = SceneWindow(record["target"], name, size, box, is_mask=True)
+    image = SceneWindow(record["image"], name, size, box)
+    mask = SceneWindow(record["target"], name, size, box)
     return {**record, "image": image, "target": mask, "name": name}
 
 

@@ -16,7 +16,7 @@ from support.launches import PROGRAMS, launch
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.volume_input import VolumeInput
@@ -111,20 +111,6 @@ def png_without_pixels(width: int, height: int) -> bytes:
     for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", b"")):
         content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return content
-
-
-@pytest.mark.parametrize("read", [read_image, read_mask, read_header])
-@pytest.mark.parametrize(("suffix", "sides"), [("jpeg", ">HH"), ("gif", "<HH"), ("bmp", "<ii"), ("png", None)])
-def test_a_file_cannot_hold_the_pixels_that_its_header_claims(tmp_path, read, suffix, sides, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    content = png_without_pixels(30_000, 30_000)
-    if sides is not None:
-        Image.new("L", (77, 77)).save(tmp_path / f"a.{suffix}")
-        content = (tmp_path / f"a.{suffix}").read_bytes()
-        content = content.replace(struct.pack(sides, 77, 77), struct.pack(sides, 30_000, 30_000))
-    (tmp_path / f"a.{suffix}").write_bytes(content)
-    with pytest.raises(DataError, match=r"claims 30,000 x 30,000 pixels, more than 16,384 for each byte"):
-        read(str(tmp_path / f"a.{suffix}"), "a")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])

@@ -3,10 +3,6 @@
 Modules: data_utils/image_io/reader.py, data_utils/image_io/pictures.py.
 """
 
-import io
-import struct
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tifffile
@@ -123,21 +119,6 @@ def test_the_header_of_an_array_says_its_type_with_its_channels():
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
     with pytest.raises(ImageError, match=r"^a cannot be read \(its shape is \(4,\), not \(H, W\) or \(H, W, C\)\)$"):
         read_header(np.zeros(4), "a")
-
-
-@pytest.mark.parametrize(
-    "source_of", [str, Path, lambda path: PageFile(str(path), reads_place=False)], ids=["name", "path", "picture file"]
-)
-def test_an_endless_tiff_has_no_header(tmp_path, source_of):
-    file = io.BytesIO()
-    tifffile.imwrite(file, np.zeros((2, 3), np.uint8), photometric="minisblack")
-    content = bytearray(file.getvalue())
-    (directory,) = struct.unpack_from("<I", content, 4)
-    (tags,) = struct.unpack_from("<H", content, directory)
-    struct.pack_into("<I", content, directory + 2 + 12 * tags, directory)
-    (tmp_path / "circle.tif").write_bytes(content)
-    with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
-        read_header(source_of(tmp_path / "circle.tif"), "a")
 
 
 @pytest.mark.parametrize("source", [np.zeros((4, 6, 3)), png(0), Image.new("L", (6, 4))])

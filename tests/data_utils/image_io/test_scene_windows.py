@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from support.rasters import write_raster
 
-from data_utils.image_io.reader import read_header
+from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
@@ -23,19 +23,19 @@ BOX = Box(2, 9, 3, 15)
 def image_window(tmp_path):
     """A window of two bands of an image of 12 x 16 pixels."""
     source = str(write_raster(tmp_path / "a.tif", BANDS, nodata=0))
-    return SceneWindow(source, "a", (12, 16), BOX, is_mask=False)
+    return SceneWindow(source, "a", (12, 16), BOX)
 
 
 @pytest.fixture
 def mask_window(tmp_path):
     """A window of the mask of that image."""
     Image.fromarray(BANDS[0].astype(np.uint8)).save(tmp_path / "m.png")
-    return SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), BOX, is_mask=True)
+    return SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), BOX)
 
 
 def test_a_window_of_an_image_is_its_own_part(image_window):
     assert read_header(image_window, "a") == ((7, 12), "uint16 x 2")
-    assert np.array_equal(image_window.read(), np.moveaxis(BANDS[:, 2:9, 3:15], 0, 2))
+    assert np.array_equal(read_image(image_window), np.moveaxis(BANDS[:, 2:9, 3:15], 0, 2))
 
 
 def test_a_window_of_an_image_is_read_in_parts(image_window):
@@ -48,14 +48,14 @@ def test_a_window_of_an_image_is_read_in_parts(image_window):
 
 
 def test_a_window_of_a_mask_is_its_own_part(mask_window):
-    assert np.array_equal(mask_window.read(), BANDS[0, 2:9, 3:15])
+    assert np.array_equal(read_mask(mask_window, "a"), BANDS[0, 2:9, 3:15])
 
 
 @pytest.mark.parametrize("size", [(12, 18), (14, 16), (12, 14), (10, 16)])
 def test_a_window_of_a_mask_of_another_size_is_refused(mask_window, size):
     line = f"a: image is {size[0]} x {size[1]}, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
     with pytest.raises(DataError) as error:
-        replace(mask_window, size=size).read()
+        read_mask(replace(mask_window, size=size), "a")
     assert str(error.value) == line
 
 
@@ -63,9 +63,9 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     ids = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
     Image.fromarray(ids).save(tmp_path / "1.png")
     rendered = EvaluatedIds(str(tmp_path / "1.png"))
-    window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13), is_mask=True)
+    window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13))
     expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
-    assert window.read().tolist() == expected
+    assert read_mask(window, "a").tolist() == expected
     with window.open() as picture:
         assert picture.size == (2, 6)
         assert picture.read(0, 2).tolist() == expected

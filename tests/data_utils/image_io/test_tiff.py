@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,61 @@ def test_pages_of_a_file_that_is_no_tiff_are_an_image_error(tmp_path):
     (tmp_path / "a.tif").write_bytes(b"no tiff")
     with pytest.raises(ImageError, match=r"a\.tif cannot be read \(not a TIFF file"):
         page_numbers(tmp_path / "a.tif")
+
+
+SIDE = 8
+ENDLESS = "the directories of its pages come round again or overlap"
+
+
+TAGS = [(256, SIDE), (257, SIDE), (258, 8), (259, 1), (262, 1), (273, 0), (277, 1), (278, SIDE), (279, SIDE * SIDE)]
+
+
+def tiff_bytes(links: list[int], *, big: bool = False) -> bytes:
+    """A TIFF of one grey picture whose directory i is followed by directory links[i], by none if that is -1."""
+    head, count, tag, link = ("<2sHHHQ", "<Q", "<HHQQ", "<Q") if big else ("<2sHI", "<H", "<HHII", "<I")
+    length = struct.calcsize(count) + len(TAGS) * struct.calcsize(tag) + struct.calcsize(link)
+    begin = struct.calcsize(head)
+    pixels = begin + len(links) * length
+    content = struct.pack(head, b"II", 43, 8, 0, begin) if big else struct.pack(head, b"II", 42, begin)
+    for following in links:
+        content += struct.pack(count, len(TAGS))
+        for number, value in TAGS:
+            content += struct.pack(tag, number, 4, 1, pixels if number == 273 else value)
+        content += struct.pack(link, 0 if following < 0 else begin + following * length)
+    return content + bytes(range(SIDE * SIDE))
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("links", [[0], [1, 0], [1, 2, 1]])
+def test_a_tiff_whose_pages_come_round_again_is_refused(tmp_path, links, big):
+    (tmp_path / "circle.tif").write_bytes(tiff_bytes(links, big=big))
+    with pytest.raises(ImageError, match=ENDLESS):
+        tiff_pages(tmp_path / "circle.tif")
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_tiff_of_several_pages_is_read(tmp_path, big):
+    (tmp_path / "pages.tif").write_bytes(tiff_bytes([1, 2, -1], big=big))
+    assert tiff_pages(tmp_path / "pages.tif") == [(number, (SIDE, SIDE)) for number in range(3)]
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_tiff_that_ends_in_its_last_directory_is_read_as_far_as_it_goes(tmp_path, missing, big):
+    content = tiff_bytes([1, -1], big=big)[: -(SIDE * SIDE + missing)]
+    (tmp_path / "cut.tif").write_bytes(content)
+    assert tiff_pages(tmp_path / "cut.tif")[0] == (0, (SIDE, SIDE))
+
+
+def test_a_tiff_whose_directories_overlap_is_refused_at_once(tmp_path):
+    """Each byte would be the start of a directory of thousands of tags: reading them takes hours."""
+    content = bytearray(tiff_bytes([0]) + bytes(2**16))
+    for offset in range(1024, 2**15, 64):
+        struct.pack_into("<H", content, offset, 64)
+        struct.pack_into("<I", content, offset + 2 + 64 * 12, offset + 64)
+    struct.pack_into("<I", content, 8 + 2 + len(TAGS) * 12, 1024)
+    (tmp_path / "overlap.tif").write_bytes(content)
+    begin = time.process_time()
+    with pytest.raises(ImageError):
+        tiff_pages(tmp_path / "overlap.tif")
+    assert time.process_time() - begin < 5

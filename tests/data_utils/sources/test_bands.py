@@ -1,6 +1,6 @@
 """Bands of files and of scenes: which of them are read, and what a model that was trained on them reads.
 
-Modules: data_utils/sources/bands.py, data_utils/image_io/band_names.py.
+Module: data_utils/sources/bands.py.
 """
 
 from dataclasses import replace

@@ -32,7 +32,6 @@ INTRODUCTION = f"""# Segment an image
 Drop an image file of up to {LIMITS}; for larger ones use `predict.py`.
 Of a TIFF, the first page is segmented. Image and mask are deleted after {MINUTES_TO_DELETION} minutes.
 """
-SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opacity', opacity)"
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -66,11 +65,8 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
         gr.Markdown(INTRODUCTION)
         upload = gr.File(label="Image")  # a picture widget would decode the file, to 8 bits
         prediction = gr.HTML(label="Prediction")
-        with gr.Column(elem_classes="with-mask"):
-            opacity = gr.Slider(0, 1, 0.5, label="Opacity of the mask")
-            mask = gr.DownloadButton("Download the mask")
+        mask = gr.DownloadButton("Download the mask")
         upload.change(predict, upload, [prediction, mask], api_name="predict", concurrency_limit=1)
-        opacity.input(None, opacity, None, js=SET_OPACITY)
     try:
         _, url, _ = page.launch(
             server_name=host,

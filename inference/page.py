@@ -17,10 +17,9 @@ from inference.requested_outputs import RequestedOutputs
 from runtime.device import best_device
 from runtime.errors import ImageError
 from tasks import new_format
-from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
 from tasks.prediction_files import OVERLAY_LEVEL
-from tasks.prediction_format import LegendEntry, MaskFormat, PredictionFormat
+from tasks.prediction_format import LegendEntry, MaskFormat
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000
@@ -29,11 +28,7 @@ SHOWN_SIDE = 1000  # pixels; if an image has twice as many, every second row and
 STYLE = """
 .pictures {display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr))}
 .pictures figure {margin: 0; min-width: 0}
-.pictures .stack {position: relative; max-width: 100%}
-.pictures img {position: absolute; inset: 0; width: 100%; height: 100%; margin: 0}
-.pictures .mask {image-rendering: pixelated}
-.pictures .tint {opacity: var(--mask-opacity, 0.5)}
-.gradio-container:not(:has(.pictures)) .with-mask {display: none}
+.pictures img {width: 100%; max-height: 75vh; object-fit: contain; margin: 0; image-rendering: pixelated}
 .classes {display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; padding: 0; margin: 1rem 0 0; list-style: none}
 .classes li {margin: 0; overflow-wrap: anywhere}
 .classes span {display: inline-block; width: 1em; height: 1em; margin-right: 0.5em; vertical-align: -0.15em;
@@ -49,13 +44,10 @@ class PagePredictor:
     """
 
     def __init__(self, model: str | Path) -> None:
-        device = best_device()
-        self.predictor = Predictor.from_pretrained(model, device)
+        self.predictor = Predictor.from_pretrained(model, best_device())
         self.output_format = new_format(self.predictor.config)
-        extensions = [*self.output_format.mask_extensions, *self.output_format.extensions]
-        if not isinstance(self.output_format, MaskFormat):  # only masks are laid over the image by the browser
-            extensions.append(OVERLAY)
-        self.requested = RequestedOutputs(self.output_format, self.predictor.task, tuple(extensions))
+        extensions = (*self.output_format.mask_extensions, *self.output_format.extensions, OVERLAY)
+        self.requested = RequestedOutputs(self.output_format, self.predictor.task, extensions)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.
@@ -67,35 +59,40 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            self._predict(job)
-            return self._html(job, file), self._download(job)
+            pipeline = PredictionPipeline(self.predictor, self.requested, finished_jobs=set())
+            ((_, problem),) = pipeline.run([[job]])
+            if isinstance(problem, Exception):
+                raise problem
+            return self._html(job), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows the name, not the path on this machine
             return f'<p role="alert">{escape(line)}</p>', None
 
-    def _predict(self, job: Job) -> None:
-        """Write the prediction of a job. Raises the error that stops it."""
-        pipeline = PredictionPipeline(self.predictor, self.requested, finished_jobs=set())
-        ((_, problem),) = pipeline.run([[job]])
-        if isinstance(problem, Exception):
-            raise problem
-
-    def _html(self, job: Job, file: Path) -> str:
-        """The picture of the prediction that was written for a file."""
+    def _html(self, job: Job) -> str:
+        """The pictures of a prediction that was written, with the meaning of their colors; to be shown with STYLE."""
         output_format = self.output_format
-        if not isinstance(output_format, MaskFormat):
-            return picture_html(read_image(job.file(OVERLAY), file.name), output_format)
-        return prediction_html(read_image(file, file.name), output_format.read_written(job).labels, output_format)
+        figures = [_figure("Overlay", read_image(job.file(OVERLAY), job.image.name))]
+        if isinstance(output_format, MaskFormat):
+            labels = output_format.read_written(job).labels
+            figures.insert(0, _figure("Mask", output_format.colors[output_format.shades(labels)]))
+            legend = output_format.legend_entries(labels)
+        else:
+            pairs = zip(output_format.colors.tolist(), output_format.names, strict=True)
+            legend = [LegendEntry(tuple(color), name) for color, name in pairs]
+        items = []
+        for color, text in legend:
+            square = "" if color is None else f'<span style="background: rgb{color}"></span>'
+            items.append(f"<li>{square}{escape(text)}</li>")
+        return f'<div class="pictures">{"".join(figures)}</div><ul class="classes">{"".join(items)}</ul>'
 
     def _download(self, job: Job) -> str:
         """The path of the mask, or of an archive of the masks of all classes."""
         if not self.output_format.class_folders:
             return str(self.output_format.mask_file(job))
-        files = [job.file(extension) for extension in self.output_format.mask_extensions]
         archive = job.output.with_name(f"{job.output.name}.zip")
         with ZipFile(archive, "w") as stream:
-            for file in files:
-                stream.write(file, file.relative_to(job.output.parent))
+            for extension in self.output_format.mask_extensions:
+                stream.write(job.file(extension), job.file(extension).relative_to(job.output.parent))
         return str(archive)
 
 
@@ -116,56 +113,10 @@ def page_job(file: Path) -> Job:
     return job
 
 
-def prediction_html(image: np.ndarray, mask: np.ndarray, output_format: MaskFormat) -> str:
-    """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
-
-    The browser blends the overlay by `--mask-opacity`: at the default, one half, it equals the overlay of predict.py.
-    """
-    colors = output_format.colors
-    step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(output_format.shades(mask)[::step, ::step])
-    indices.putpalette(colors.tobytes())
-    layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
-    photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
-    stack = _stack(*mask.shape)
-    paper = f"background: rgb{tuple(colors[0].tolist())}"
-    legend = [_legend_item(entry) for entry in output_format.legend_entries(mask)]
-    return f"""<div class="pictures">
-<figure><figcaption>Mask</figcaption>
-{stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
-<figure><figcaption>Overlay</figcaption>
-{stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
-</div><ul class="classes">{"".join(legend)}</ul>"""
-
-
-def picture_html(overlay: np.ndarray, output_format: PredictionFormat) -> str:
-    """An overlay (H, W, 3) with its legend, to be shown with STYLE."""
-    height, width = overlay.shape[:2]
-    step = max(1, max(height, width) // SHOWN_SIDE)
-    source = _address(Image.fromarray(overlay[::step, ::step]))
-    stack = _stack(height, width)
-    legend = []
-    for name, color in zip(output_format.names, output_format.colors.tolist(), strict=True):
-        legend.append(_legend_item(LegendEntry(tuple(color), name)))
-    return f"""<div class="pictures">
-<figure><figcaption>Points</figcaption>
-{stack}<img src="{source}" alt="image with points"></div></figure>
-</div><ul class="classes">{"".join(legend)}</ul>"""
-
-
-def _stack(height: int, width: int) -> str:
-    """The opening tag of a stack of pictures of one size."""
-    return f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
-
-
-def _legend_item(entry: LegendEntry) -> str:
-    """An entry of a legend in HTML."""
-    square = "" if entry.color is None else f'<span style="background: rgb{entry.color}"></span>'
-    return f"<li>{square}{escape(entry.text)}</li>"
-
-
-def _address(picture: Image.Image, **options: int) -> str:
-    """A picture as a URL that holds it, so that no file is written."""
+def _figure(title: str, pixels: np.ndarray) -> str:
+    """A picture (H, W, 3) in HTML that holds it, so that no further file is written."""
+    step = max(1, max(pixels.shape) // SHOWN_SIDE)
     buffer = BytesIO()
-    picture.save(buffer, "png", compress_level=OVERLAY_LEVEL, **options)
-    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+    Image.fromarray(pixels[::step, ::step]).save(buffer, "png", compress_level=OVERLAY_LEVEL)
+    address = f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+    return f'<figure><figcaption>{title}</figcaption><img src="{address}" alt="{title.lower()}"></figure>'

@@ -28,12 +28,10 @@ from support.forks import free_port
 from support.launches import PROGRAMS, ROOT, predict
 
 import app
-from data_utils.class_map import ClassMap
 from inference import Predictor
-from inference.page import PagePredictor, page_job, prediction_html
+from inference.page import PagePredictor, page_job
 from runtime.errors import ImageError, SettingsError, UsageError
-from tasks.classes.write import ClassFormat
-from tasks.drawing import class_colors, colorize, overlay
+from tasks.drawing import class_colors, colorize, outlined_overlay
 from tasks.landmarks.loss import Landmarks
 from tasks.prediction_files import write_png
 from unet import Preprocess, UNet, UNetConfig
@@ -55,7 +53,7 @@ def images(photos, tmp_path) -> Path:
 
 
 def pictures(html: str) -> list[Image.Image]:
-    """The mask, the image and the tint of the overlay, as the browser gets them."""
+    """The mask and the overlay, as the browser gets them."""
     encoded_pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     return [Image.open(BytesIO(base64.b64decode(text))) for text in encoded_pictures]
 
@@ -75,11 +73,6 @@ def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, 
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
-def test_nothing_but_the_mask_lies_beside_the_image(page, images):
-    page(str(images / "a.png"))
-    assert [file.name for file in (images / "mask").iterdir()] == ["a.png"]
-
-
 @pytest.mark.parametrize(("is_there", "device"), [(True, "meta"), (False, "cpu")])
 def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
     """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
@@ -96,20 +89,15 @@ def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path)
     assert Path(mask).name == "deep_0001.png"  # as predict.py calls it
     expected = np.array([10, 200, 255])[Predictor(model).mask(pixels[0])]
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
-    assert pictures(html)[1].size == (30, 40)
+    assert [picture.size for picture in pictures(html)] == [(30, 40)] * 2
 
 
-def test_the_browser_is_given_what_blends_to_the_overlay(page, model, images):
+def test_the_browser_is_given_the_mask_in_colors_and_the_overlay_of_predict_py(page, model, images):
     html, _ = page(str(images / "a.png"))
-    mask, image, tint = pictures(html)
     indices, colors = Predictor(model).mask(images / "a.png"), class_colors((10, 200, 255))
-    np.testing.assert_array_equal(mask.convert("RGB"), colorize(indices, colors))
-    np.testing.assert_array_equal(image, Image.open(images / "a.png"))
-    tint = tint.convert("RGBA")
-    tint.putalpha(tint.getchannel("A").point(lambda alpha: (alpha + 1) // 2))
-    blended = Image.alpha_composite(image.convert("RGBA"), tint).convert("RGB")
-    difference = np.asarray(blended, int) - overlay(np.asarray(image), indices, colors)
-    assert np.abs(difference).max() <= 1  # each rounds in its own way
+    mask, shown = (np.asarray(picture) for picture in pictures(html))
+    np.testing.assert_array_equal(mask, colorize(indices, colors))
+    np.testing.assert_array_equal(shown, outlined_overlay(np.asarray(Image.open(images / "a.png")), indices, colors))
 
 
 def test_the_legend_has_each_class_and_its_share(page, model, images):
@@ -125,7 +113,6 @@ def test_a_large_image_is_shown_with_less_detail_than_its_mask_has(page, tmp_pat
     Image.new("RGB", (3000, 50)).save(tmp_path / "wide.png")
     html, mask = page(str(tmp_path / "wide.png"))
     assert {picture.size for picture in pictures(html)} == {(1000, 17)}
-    assert html.count("aspect-ratio: 3000 / 50;") == 2
     assert Image.open(mask).size == (3000, 50)
 
 
@@ -134,7 +121,7 @@ def test_names_of_classes_are_no_html(tmp_path):
     UNet(UNetConfig(3, 2, base_channels=4, depth=2, preprocess=preprocess)).save_pretrained(tmp_path / "model")
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     html, _ = PagePredictor(tmp_path / "model")(str(tmp_path / "a.png"))
-    assert '<img class="mask" style="background: rgb(1, 2, 3)" src=' in html
+    assert "background: rgb(1, 2, 3)" in html
     assert "&lt;b&gt;sky&lt;/b&gt;" in html
     assert "sea &amp; land" in html
     assert "background: rgb(4, 5, 6)" in html
@@ -144,13 +131,6 @@ def test_names_of_files_are_no_html(page, tmp_path):
     (tmp_path / "<i>.png").write_text("no picture")
     html, _ = page(str(tmp_path / "<i>.png"))
     assert html.startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
-
-
-def test_shares_of_classes_are_those_of_all_pixels_of_a_large_image():
-    mask = np.tile(np.array([[0], [1]], np.uint8), (1000, 50))  # every second row is shown
-    output_format = ClassFormat(ClassMap(("sky", "land"), (0, 1), None))
-    html = prediction_html(np.zeros((2000, 50, 1), np.uint8), mask, output_format)
-    assert re.findall(r"</span>(\w+ [\d.]+%)</li>", html) == ["sky 50.0%", "land 50.0%"]
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +313,7 @@ def test_objects_are_shown_numbered_and_counted(tmp_path):
     numbers = Predictor(network).mask(pixels)
     assert numbers.max() > 1
     np.testing.assert_array_equal(np.asarray(Image.open(file)), numbers)
-    np.testing.assert_array_equal(np.asarray(pictures(html)[0]) > 0, numbers > 0)
+    np.testing.assert_array_equal(np.asarray(pictures(html)[0]).any(axis=2), numbers > 0)
     assert f'<ul class="classes"><li>{numbers.max()} objects</li></ul>' in html
 
 
@@ -457,7 +437,7 @@ def test_a_space_serves_the_masks_of_predict_py(space_answers, model, upload_fol
         expected = (tmp_path / "masks" / file.relative_to(upload_folder)).with_suffix(".png")
         assert Path(mask).name == expected.name
         assert Path(mask).read_bytes() == expected.read_bytes()
-        assert len(pictures(html)) == 3
+        assert len(pictures(html)) == 2
 
 
 @pytest.mark.slow

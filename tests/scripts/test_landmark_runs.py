@@ -347,7 +347,7 @@ def test_the_page_draws_points(run, folder, tmp_path):
     upload = tmp_path / "frame.png"
     upload.write_bytes((folder / "images" / "frame_02.png").read_bytes())
     page, file = PagePredictor(run.folder / "model")(str(upload))
-    assert 'alt="image with points"' in page
+    assert "<figcaption>Overlay</figcaption>" in page
     assert "nose" in page
     assert file is not None
     assert files.read_written(Path(file), "deeplabcut").names == NAMES

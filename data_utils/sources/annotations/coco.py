@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -56,13 +56,7 @@ Entry = dict[str, Any]
 
 
 class CocoFile(NamedTuple):
-    """The content of a file.
-
-    Args:
-        root: the folder above its images.
-        categories: by id.
-        objects: the objects of each image by its id.
-    """
+    """The content of a file: categories by id, and the objects of each image by its id; `root` is above its images."""
 
     path: Path
     root: Path
@@ -75,26 +69,10 @@ class CocoFile(NamedTuple):
         """The objects of all images."""
         return list(chain.from_iterable(self.objects.values()))
 
-    def used_categories(self) -> set[Any]:
-        """The ids of categories that objects have."""
-        return {entry["category_id"] for entry in self.all_objects}
-
-    def category_names(self) -> dict[Any, str]:
-        """Names of categories by id, in order; without category 0 of Roboflow, the parent of all others."""
-        names = {number: str(category["name"]) for number, category in sorted(self.categories.items())}
-        parents = [category.get("supercategory") for category in self.categories.values()]
-        if 0 in names and names[0] in parents and 0 not in self.used_categories():
-            del names[0]
-        return names
-
-    def values(self, value_by_name: Mapping[str, int]) -> dict[Any, int]:
-        """The mask value of each id of a category, given that of each name."""
-        values: dict[Any, int] = {}
-        for number, category in self.categories.items():
-            name = str(category["name"])
-            if name in value_by_name:
-                values[number] = value_by_name[name]
-        return values
+    @property
+    def names(self) -> dict[Any, str]:
+        """The name of each category by its id, in the order of ids."""
+        return {number: str(category["name"]) for number, category in sorted(self.categories.items())}
 
 
 @dataclass(frozen=True)
@@ -279,14 +257,20 @@ def _entries(content: dict[str, Any], key: str, path: Path) -> list[Entry]:
 def number_categories(files: Sequence[CocoFile], *, by_name: bool) -> tuple[NamedClasses, dict[str, int]]:
     """The classes of all files, and the mask value of each name of a category.
 
+    Roboflow's category 0, the project that it lists as the parent of all others, is left out.
+
     Args:
         by_name: whether categories of one name are one class; else those of one id are.
 
     Raises DataError if files give an id different names.
     """
+    used = {entry["category_id"] for file in files for entry in file.all_objects}
     names: dict[Any, str] = {}
     for file in files:
-        for number, name in file.category_names().items():
+        parents = {str(category.get("supercategory")) for category in file.categories.values()}
+        for number, name in file.names.items():
+            if number == 0 and name in parents and 0 not in used:
+                continue
             first_name = names.setdefault(name if by_name else number, name)
             if first_name != name:
                 raise DataError(
@@ -321,7 +305,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 
 def open_records(
-    files: Sequence[CocoFile], split: str, classes: NamedClasses, value_by_name: dict[str, int], allow_unpaired: bool
+    files: Sequence[CocoFile], split: str, classes: NamedClasses, value_by_name: dict[Any, int], allow_unpaired: bool
 ) -> Records:
     """The images that the files of a split list, each with the objects and the classes of the files that list it."""
     listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
@@ -346,7 +330,7 @@ def open_records(
         )
     folder, names = split_paths(list(listings))
     annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
-    values = [file.values(value_by_name) for file in files]
+    category_names = [file.names for file in files]
     name_by_value = dict(classes)
     rows: list[FileRow] = []
     counts: list[Counter[int]] = []
@@ -358,8 +342,9 @@ def open_records(
         for number, entry in entries:
             for found in files[number].objects[entry["id"]]:
                 drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
-                objects.append(drawn | {"value": values[number].get(found["category_id"]), "file": number})
-            labeled.update(values[number].values())
+                value = value_by_name.get(category_names[number].get(found["category_id"]))
+                objects.append(drawn | {"value": value, "file": number})
+            labeled.update(value_by_name[name] for name in category_names[number].values() if name in value_by_name)
         content = json.dumps({"size": [image.get("height"), image.get("width")], "objects": objects})
         rows.append(FileRow(name, (name,), annotation_files, listed[path], content.encode()))
         counts.append(Counter(map(_counted_value, objects)))

@@ -7,12 +7,13 @@ import os
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,20 +68,20 @@ POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, 
 POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
 
-class Contents(NamedTuple):
-    """The content of a file.
+class LabelmeFile(NamedTuple):
+    """A JSON file.
 
     Args:
+        path: its path below the folder of JSON files.
+        image: the path of its image below the folder of images; "" if the image is in the file itself, None if there
+            is none.
         objects: how many objects of each label there are.
-        image: the path of the image.
-        is_embedded: whether the image is in the file itself.
-        points: how many of the shapes are points.
-        areas: how many of the shapes are not points.
+        points, areas: how many of the shapes are points, and how many are not.
     """
 
+    path: str
+    image: str | None
     objects: dict[str, int]
-    image: str
-    is_embedded: bool
     points: int
     areas: int
 
@@ -199,42 +200,63 @@ def is_labelme(file: str | Path) -> bool:
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records. All files are read: their classes are joined."""
-    contents_by_split = {split: read_contents(files) for split, (_, files) in splits.items()}
+    files_by_split = {split: read_folder(folders) for split, folders in splits.items()}
     labels_files = [root / LABELS, *(files / LABELS for _, files in splits.values())]
     labels_file = next((path for path in labels_files if path.is_file()), None)
-    labels: set[str] = set()
-    for contents_by_file in contents_by_split.values():
-        for contents in filter(None, contents_by_file.values()):
-            labels.update(contents.objects)
-    names = sorted(labels) if labels_file is None else lines_of(labels_file)
+    if labels_file is None:
+        all_files = chain.from_iterable(files_by_split.values())
+        names = sorted(set(chain.from_iterable(file.objects for file in all_files)))
+    else:
+        names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
     classes, numbers = number_classes(names, str(labels_file or root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
     values |= dict(zip(names, numbers, strict=True))
     openers: SplitOpeners = {}
     for split, folders in splits.items():
-        openers[split] = partial(open_records, folders, contents_by_split[split], classes, values, allow_unpaired)
+        openers[split] = partial(open_records, folders, files_by_split[split], classes, values, allow_unpaired)
     return openers
 
 
-def read_contents(folder: Path) -> dict[str, Contents | None]:
-    """JSON file below the folder -> its content, None if it cannot be read; cached until a file changes."""
-    files = files_by_stem(folder, "labelme files", (".json",)).values()
+def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
+    """The JSON files of a folder, with their images in another; what they hold is cached until a file changes.
+
+    The image is that of the file's stem, or else the one that the file names. A file that cannot be read is assumed to
+    hold its image, so that the file is reported as that image's problem.
+    """
+    images, folder = folders
+    files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
 
-    def read_all() -> list:
+    def read_all() -> list[Any]:
         with ThreadPoolExecutor() as pool:
             return list(pool.map(_contents, paths))
 
     key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
-    contents_by_file: dict[str, Contents | None] = {}
+    by_stem = images_by_stem(images)
+    found: list[LabelmeFile] = []
     for file, contents in zip(files, load_or_compute(key, read_all), strict=True):
-        contents_by_file[file] = contents and Contents(*contents)  # the cache holds lists
-    return contents_by_file
+        objects, named_image, is_embedded, points, areas = contents or ({}, "", True, 0, 0)
+        image = by_stem.get(os.path.splitext(file)[0])
+        if image is None:
+            path = find_file(named_image, [os.path.join(folder, os.path.dirname(file)), str(images)])
+            image = path and os.path.relpath(path, images)
+        if image is None and is_embedded:
+            image = ""
+        found.append(LabelmeFile(file, image, objects, points, areas))
+    return found
 
 
-def _contents(path: str) -> Contents | None:
-    """The content of a file; None if it cannot be read."""
+def images_by_stem(folder: Path) -> dict[str, str]:
+    """The images of a folder by their stems; none if all are in JSON files."""
+    return files_by_stem(folder, "images") if holds_pictures(folder) else {}
+
+
+def _contents(path: str) -> tuple[dict[str, int], str, bool, int, int] | None:
+    """Objects of each label, the named image, whether a file holds an image, its points and areas.
+
+    None if it cannot be read.
+    """
     try:
         content = read_labelme(path)
     except DataError:  # the error is reported when the file is drawn
@@ -246,69 +268,40 @@ def _contents(path: str) -> Contents | None:
         key = f"shape {number}" if group is None else f"group {group}"
         objects.add((str(shape.get("label")), key))
     counts = Counter(label for label, _ in sorted(objects))
-    image = str(content.get("imagePath") or "")
     points = sum(shape.get("shape_type") == "point" for shape in shapes)
-    return Contents(dict(counts), image, bool(content.get("imageData")), points, len(shapes) - points)
-
-
-def find_images(
-    folders: tuple[Path, Path], images_by_stem: Mapping[str, str], contents_by_file: Mapping[str, Contents | None]
-) -> dict[str, str | None]:
-    """JSON file -> its image below the folder of images, "" for the image in the file itself, None if there is none.
-
-    The image is that of the file's stem, or else the one that the file names. A file that cannot be read is assumed to
-    hold its image, so that the file is reported as that image's problem.
-    """
-    images, files = folders
-    image_by_file: dict[str, str | None] = {}
-    for file, contents in contents_by_file.items():
-        stem, _ = os.path.splitext(file)
-        image = images_by_stem.get(stem)
-        if image is None and contents is not None:
-            path = find_file(contents.image, [os.path.join(files, os.path.dirname(file)), str(images)])
-            image = path and os.path.relpath(path, images)
-        if image is None and (contents is None or contents.is_embedded):
-            image = ""
-        image_by_file[file] = image
-    return image_by_file
-
-
-def images_by_stem(folder: Path) -> dict[str, str]:
-    """The images of a folder by their stems; none if all are in JSON files."""
-    return files_by_stem(folder, "images") if holds_pictures(folder) else {}
+    named_image = str(content.get("imagePath") or "")
+    return dict(counts), named_image, bool(content.get("imageData")), points, len(shapes) - points
 
 
 def open_records(
     folders: tuple[Path, Path],
-    contents_by_file: dict[str, Contents | None],
+    files: Sequence[LabelmeFile],
     classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
 ) -> FileRecords:
     """The images of JSON files."""
-    by_stem = images_by_stem(folders[0])
     pairs: list[tuple[str, str]] = []
-    unpaired: list[str] = []
     objects: list[Counter[int]] = []
-    files_by_image: dict[str, list[str]] = defaultdict(list)
-    for file, image in find_images(folders, by_stem, contents_by_file).items():
-        if image is None:
-            unpaired.append(f"{file}: no image of its name")
-            continue
-        pairs.append((image, file))
-        files_by_image[image].append(file)
-        contents = contents_by_file[file]
-        counts: Counter[int] = Counter()
-        for label, count in (contents.objects if contents else {}).items():
-            counts[values.get(label, IGNORE_INDEX)] += count
-        objects.append(counts)
+    files_by_image: dict[str | None, list[str]] = defaultdict(list)
+    for file in files:
+        files_by_image[file.image].append(file.path)
+        if file.image is not None:
+            pairs.append((file.image, file.path))
+            counts: Counter[int] = Counter()
+            for label, count in file.objects.items():
+                counts[values.get(label, IGNORE_INDEX)] += count
+            objects.append(counts)
     conflicts: list[str] = []
-    for image, files in files_by_image.items():
-        if image and len(files) > 1:
-            conflicts.append(f"{image} ({listing(files, separator='; ')})")
+    for image, paths in files_by_image.items():
+        if image and len(paths) > 1:
+            conflicts.append(f"{image} ({listing(paths, separator='; ')})")
     if conflicts:
         text = listing(conflicts, separator="; ")
         raise DataError(f"{folders[1]}: {len(conflicts)} images have several labelme files: {text}; keep one of each")
-    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
+    unpaired = [f"{path}: no image of its name" for path in files_by_image[None]]
+    for image in images_by_stem(folders[0]).values():
+        if image not in files_by_image:
+            unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, annotated_rows(pairs), unpaired, metadata, allow_unpaired, labelme_sources, values)

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from data_utils.sources.folder import names_in
 from runtime.documents import open_regular
@@ -15,67 +14,42 @@ FILES_IN_FOLDER = 20  # files of one folder that are looked at
 LEVELS = 2  # of folders below the data set
 HEAD = 2**16  # bytes in which a file says what it is
 
-
-class OtherFormat(NamedTuple):
-    """A format that is not read.
-
-    Args:
-        signs: what stands in its files alone.
-        remedy: how to get a format that is read.
-    """
-
-    name: str
-    signs: re.Pattern[bytes]
-    remedy: str
-
-
-FORMATS = (
-    OtherFormat(
-        "VIA",
-        re.compile(rb'"_via_img_metadata"|"shape_attributes"|\bregion_shape_attributes\b'),
+# name -> what stands in its files alone, and how to get a format that is read
+FORMATS = {
+    "VIA": (
+        rb'"_via_img_metadata"|"shape_attributes"|\bregion_shape_attributes\b',
         "export them in VIA again: Annotation, Export Annotations (COCO format)",
     ),
-    OtherFormat(
-        "Supervisely",
-        re.compile(rb'"classTitle"|"geometryType"|"classes"\s*:\s*\[\s*\{[^]]*"title"\s*:'),
+    "Supervisely": (
+        rb'"classTitle"|"geometryType"|"classes"\s*:\s*\[\s*\{[^]]*"title"\s*:',
         "export the project with Supervisely's app Export to COCO",
     ),
-    OtherFormat(
-        "CVAT (XML)",
-        re.compile(rb"<annotations>\s*<version>|<annotations>.*<(?:image|track) id=", re.DOTALL),
+    "CVAT (XML)": (
+        rb"<annotations>\s*<version>|<annotations>.*<(?:image|track) id=",
         "export the task again as COCO 1.0 or Segmentation mask 1.1, or: datum convert -if cvat -f coco -i DATA -o OUT",
     ),
-    OtherFormat(
-        "Label Studio",
-        re.compile(rb'"(?:polygon|brush|rectangle|keypoint|ellipse)labels"|"from_name"\s*:'),
+    "Label Studio": (
+        rb'"(?:polygon|brush|rectangle|keypoint|ellipse)labels"|"from_name"\s*:',
         "export the project again as COCO, or its brush labels as PNG",
     ),
-    OtherFormat(
-        "Labelbox",
-        re.compile(rb'"data_row"\s*:|"Labeled Data"\s*:|"DataRow ID"\s*:'),
+    "Labelbox": (
+        rb'"data_row"\s*:|"Labeled Data"\s*:|"DataRow ID"\s*:',
         "convert the export to COCO or to masks with Labelbox's Python SDK",
     ),
-    OtherFormat(
-        "V7 Darwin",
-        re.compile(rb'"schema_ref"\s*:\s*"[^"]*darwin'),
-        "export the data set again as COCO or semantic masks",
-    ),
-    OtherFormat(
-        "VOC for detection (boxes)",
-        re.compile(rb"<bndbox>"),
+    "V7 Darwin": (rb'"schema_ref"\s*:\s*"[^"]*darwin', "export the data set again as COCO or semantic masks"),
+    "VOC for detection (boxes)": (
+        rb"<bndbox>",
         "areas need masks or polygons: outline them with labelme or CVAT",
     ),
-    OtherFormat(
-        "LabelMe on the web (XML)",
-        re.compile(rb"<annotation>.*<polygon>.*<pt>", re.DOTALL),
+    "LabelMe on the web (XML)": (
+        rb"<annotation>.*<polygon>.*<pt>",
         "convert them to COCO: datum convert -if label_me -f coco -i DATA -o OUT",
     ),
-    OtherFormat(
-        "ImageScope or ASAP",
-        re.compile(rb"<ASAP_Annotations>|<Annotations[^>]*MicronsPerPixel"),
+    "ImageScope or ASAP": (
+        rb"<ASAP_Annotations>|<Annotations[^>]*MicronsPerPixel",
         "export masks of them from QuPath",
     ),
-)
+}
 
 
 def check_formats(root: Path) -> None:
@@ -87,11 +61,11 @@ def check_formats(root: Path) -> None:
                 f"{pickled} is a file of Cellpose that holds Python objects, which are never opened; save the masks as"
                 " PNG or TIFF beside the images in Cellpose: File, Save masks"
             )
-        files = sorted(folder / name for name in names_in(folder) if name.lower().endswith(SUFFIXES))
-        for file in files[:FILES_IN_FOLDER]:
-            hint = describe_format(file)
+        names = sorted(name for name in names_in(folder) if name.lower().endswith(SUFFIXES))
+        for name in names[:FILES_IN_FOLDER]:
+            hint = describe_format(folder / name)
             if hint:
-                raise DataError(f"{file} {hint}")
+                raise DataError(f"{folder / name} {hint}")
 
 
 def _folders(root: Path, levels: int) -> Iterator[Path]:
@@ -110,7 +84,7 @@ def describe_format(file: Path) -> str:
             head = stream.read(HEAD)
     except OSError:  # it is reported where it is read
         return ""
-    for other in FORMATS:
-        if other.signs.search(head):
-            return f"holds annotations of {other.name}, which are not read; {other.remedy}"
+    for name, (signs, remedy) in FORMATS.items():
+        if re.search(signs, head, re.DOTALL):
+            return f"holds annotations of {name}, which are not read; {remedy}"
     return ""

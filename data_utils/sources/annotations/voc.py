@@ -62,15 +62,14 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     def open_records(list_file: Path) -> FileRecords:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
         if list_file == masks:
-            written = [*mask_files, *(stem for stem in image_files if stem not in mask_files)]
+            stems = list(dict.fromkeys([*mask_files, *image_files]))
         else:
             written = [line.strip().strip('"') for line in lines_of(list_file) if line.strip()]
-        stems = [find_name(stem, by_spelling) or stem for stem in written]
+            stems = [find_name(stem, by_spelling) or stem for stem in written]
         pairs = [(image_files[stem], mask_files[stem]) for stem in stems if stem in image_files and stem in mask_files]
         unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
         unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
-        summary = AnnotationSummary("VOC", len(pairs), 0, {})
-        metadata = Metadata(classes, annotations=summary)
+        metadata = Metadata(classes, annotations=AnnotationSummary("VOC", len(pairs), 0, {}))
         return open_rows((images, masks), annotated_rows(pairs), unpaired, metadata, allow_unpaired)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
@@ -101,6 +100,5 @@ def read_label_map(path: Path, colored: bool) -> NamedClasses:
         if color is None or max(map(int, color.groups())) > 255:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())
-        value: MaskValue = (red, green, blue) if colored else len(classes)
-        classes.append((value, name.strip()))
+        classes.append(((red, green, blue) if colored else len(classes), name.strip()))
     return tuple(classes)

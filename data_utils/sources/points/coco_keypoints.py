@@ -20,7 +20,6 @@ from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
     Certainty,
     ImagePoints,
-    PointFileFormat,
     PointTable,
     join_tables,
     number,
@@ -76,9 +75,8 @@ def _mentions_keypoints(path: Path) -> bool:
 
 def to_table(file: CocoFile) -> PointTable | None:
     """The points of a file; None if none of its objects has keypoints."""
-    used_categories = file.used_categories()
-    named = [category for number, category in file.categories.items() if number in used_categories]
-    named = [category for category in named if category.get("keypoints")]
+    used = {found["category_id"] for found in file.all_objects}
+    named = [entry for key, entry in file.categories.items() if key in used and entry.get("keypoints")]
     if not named:
         return None
     if len(named) > 1:
@@ -92,8 +90,12 @@ def to_table(file: CocoFile) -> PointTable | None:
     for image in file.images:
         size = said_size(image.get("height"), image.get("width"))
         entry = ImagePoints(str(file.path), str(image["file_name"]), size)
-        objects = [found for found in file.objects[image["id"]] if found["category_id"] == named[0]["id"]]
-        labeled = [found for found in objects if _is_labeled(found)]
+        labeled: list[Entry] = []  # objects with a known keypoint
+        for found in file.objects[image["id"]]:
+            keypoints = found.get("keypoints")
+            is_named = found["category_id"] == named[0]["id"]
+            if is_named and isinstance(keypoints, list) and any(keypoints[2::3]):
+                labeled.append(found)
         if len(labeled) > 1:
             raise DataError(
                 f"{file.path}: {entry.image} has the keypoints of {len(labeled)} objects; {SEVERAL_TABLES_MESSAGE}"
@@ -102,12 +104,6 @@ def to_table(file: CocoFile) -> PointTable | None:
             _add_keypoints(entry, names, found)
         entries.append(entry)
     return PointTable("coco", 2, entries, names=tuple(names))
-
-
-def _is_labeled(found: Entry) -> bool:
-    """Whether an object has a known keypoint."""
-    keypoints = found.get("keypoints")
-    return isinstance(keypoints, list) and any(keypoints[2::3])
 
 
 def _add_keypoints(entry: ImagePoints, names: Sequence[str], found: Entry) -> None:
@@ -157,6 +153,3 @@ def write(table: PointTable) -> str:
         annotations.append(found)
     category = CATEGORY | {"keypoints": list(table.names)}
     return json.dumps({"images": images, "annotations": annotations, "categories": [category]}, indent=1) + "\n"
-
-
-FORMAT = PointFileFormat(".json", True, read, write)

@@ -1,33 +1,77 @@
-"""Which points lie in a folder."""
+"""Which points lie in a folder, and which images they belong to."""
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from data_utils.config import LANDMARKS
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, PointSource, VolumeFile
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
+from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.annotations.layout import describe_missing, find_file
-from data_utils.sources.files import FileRecords
+from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
-from data_utils.sources.pairs import FIRST_CHANNEL
+from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
-from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import PointTable, all_names, join_tables, open_points
-from data_utils.sources.records import SplitOpeners
+from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
+from data_utils.sources.records import LandmarkNames, Metadata, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
 
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
-MORE_IMAGE_FOLDERS = ("imagestr", "data", "jpegimages")
+ALL_IMAGE_FOLDERS = (*IMAGE_FOLDERS, "imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
+# what a table may leave out at the end of an image's name
+ENDINGS = (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffix in VOLUME_SUFFIXES))
+COORDINATES = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}
+
+
+def choose_points(
+    root: Path, named_splits: Sequence[str], task: str | None, *, has_masks: bool
+) -> dict[str, PointTable]:
+    """Split -> its points, if they are asked for or the folder has no masks; else empty.
+
+    Raises DataError for nnLandmark's folders without a task: their labels are cubes around the points beside them.
+    """
+    is_asked = task == LANDMARKS
+    if task is not None and not is_asked:
+        return {}
+    if has_masks and not is_asked:
+        if (root / nnlandmark.ALL_CASES).is_file():
+            raise DataError(
+                f"{root} holds labels, and points in {nnlandmark.ALL_CASES}; give --task landmarks for the points, or"
+                " --task classes for the labels"
+            )
+        return {}
+    points = find_points(root, named_splits, explicit=is_asked)
+    if is_asked and not points:
+        lines = other_csv_files(root)
+        if lines:
+            raise DataError(f"--task {task}: {listing(lines, separator='; ')}")
+    return points
+
+
+def find_first_points(folder: DataFolder) -> SplitOpeners:
+    """The openers of points that are asked for, of volumes, or in files that hold areas in other data sets."""
+    is_first = folder.config.task == LANDMARKS
+    for table in folder.points.values():
+        is_first = is_first or table.axes == 3 or table.layout in ANNOTATIONS
+    return find_any_points(folder) if is_first else {}
+
+
+def find_any_points(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens the images of its points."""
+    return open_splits(folder.root, folder.points, folder.config.absent, folder.config.allow_unpaired)
 
 
 def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
@@ -53,37 +97,6 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     return {split: table.with_names(names) for split, table in splits.items()}
 
 
-def choose_points(
-    root: Path, named_splits: Sequence[str], task: str | None, *, has_masks: bool
-) -> dict[str, PointTable]:
-    """Split -> its points, if they are asked for or the folder has no masks; else empty. Raises DataError."""
-    is_asked = task == LANDMARKS
-    if task is not None and not is_asked:
-        return {}
-    if has_masks and not is_asked:
-        check_task(root)
-        return {}
-    points = find_points(root, named_splits, explicit=is_asked)
-    if is_asked and not points:
-        lines = other_csv_files(root)
-        if lines:
-            raise DataError(f"--task {task}: {listing(lines, separator='; ')}")
-    return points
-
-
-def find_first_points(folder: DataFolder) -> SplitOpeners:
-    """The openers of points that are asked for, of volumes, or in files that hold areas in other data sets."""
-    is_first = folder.config.task == LANDMARKS
-    for table in folder.points.values():
-        is_first = is_first or table.axes == 3 or table.layout in ANNOTATIONS
-    return find_any_points(folder) if is_first else {}
-
-
-def find_any_points(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens the images of its points."""
-    return open_splits(folder.root, folder.points, folder.config.absent, folder.config.allow_unpaired)
-
-
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
     """Split -> its points, from files that can only list points: of its folder, or train.csv, val.csv and the like.
 
@@ -107,30 +120,27 @@ def _table_in(folder: Path) -> PointTable | None:
     tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
     for name in nnlandmark.NAMES:
         if (folder / name).is_file():
-            tables += filter(None, [files.read_as(folder / name, nnlandmark.LAYOUT)])
+            tables += filter(None, [nnlandmark.read(folder / name)])
+    tables = [table for table in tables if table.names]
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {listing(names, separator='; ')}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
         tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
-    if not tables:
-        tables = _volume_tables(folder)
+    below = children(folder)
+    for volume_folder in (folder, *(below[name] for name in (*FOLDERS, *ALL_IMAGE_FOLDERS) if name in below)):
+        if not tables:
+            tables = _volume_tables(volume_folder)
     return join_tables(tables) if tables else None
 
 
 def _volume_tables(folder: Path) -> list[PointTable]:
-    """The points from files with one volume each, beside the volumes or in a folder of their own."""
-    below = children(folder)
-    folders = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
-    for volume_folder in folders:
-        files_by_kind = {kind: sorted(volume_folder.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
-        if all(files_by_kind.values()):
-            raise DataError(f"{volume_folder}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
-        tables = _read_all([*files_by_kind[MARKUPS], *files_by_kind[FCSV]])
-        if tables:
-            return tables
-    return []
+    """The points from files with one volume each."""
+    files_by_kind = {kind: sorted(folder.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
+    if all(files_by_kind.values()):
+        raise DataError(f"{folder}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+    return _read_all([*files_by_kind[MARKUPS], *files_by_kind[FCSV]])
 
 
 def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
@@ -154,41 +164,83 @@ def other_csv_files(path: Path) -> list[str]:
 
 def open_splits(root: Path, splits: Mapping[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records."""
-    return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
+    return {split: partial(open_points, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
 
-def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> FileRecords:
-    """The images of a table, wherever they are below `root`."""
+def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> FileRecords:
+    """The images of a table, or its volumes, wherever they are below `root`; and their points.
+
+    `absent` is the meaning of an empty cell, as in `--absent`. Raises DataError for images that are not there, unless
+    they are allowed, and for those that do not go with the points.
+    """
     folders = _image_folders(root, table)
     test_images = children(root).get("imagests")
-    rows: list[int] = []
-    paths: list[str] = []
+    path_by_row: dict[int, str] = {}
     unpaired: list[str] = []
     missing: list[str] = []
     for row, image in enumerate(table.images):
         path = _find_image(image, folders)
-        if path is None and test_images and _find_image(image, [str(test_images)]):
-            continue  # nnLandmark's file also lists the test images
-        if path is None:
+        if path is not None:
+            path_by_row[row] = path
+        elif not test_images or not _find_image(image, [str(test_images)]):  # nnLandmark's file lists these, too
             missing.append(image)
             unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
-        else:
-            rows.append(row)
-            paths.append(path)
     location = Path(table.files[0])
+    paths = list(path_by_row.values())
     repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
     if repeated:
         raise DataError(f"{location}: lists {len(repeated)} images more than once: {listing(repeated, separator='; ')}")
-    kinds = {is_volume(path) for path in paths}
-    if len(kinds) > 1:
+    dims = {3 if is_volume(path) else 2 for path in paths}
+    if len(dims) > 1:
         raise DataError(f"{location}: lists images and volumes; give a data set of each")
-    dims = 3 if True in kinds else 2
-    if kinds and table.axes != dims:
-        kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
+    if dims and dims != {table.axes}:
+        kind = COORDINATES[dims.pop()]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
-    table = replace(table, entries=[table.entries[row] for row in rows])
-    hint = partial(describe_missing, missing, folders, root)
-    return open_points(table, paths, unpaired, location, absent, allow_unpaired, hint)
+    folder, _ = split_paths(paths)
+    files_folder, targets = split_paths([table.files[row] for row in path_by_row])
+    whole = table.with_absence(absent)
+    rows: list[FileRow] = []
+    for target, (row, path) in zip(targets, path_by_row.items(), strict=True):
+        names = tuple(os.path.relpath(file, folder) for file in _channel_files(path))
+        points = {"positions": whole.positions[row].tolist(), "states": whole.states[row].tolist()}
+        content = json.dumps({"size": table.entries[row].size, **points})
+        rows.append(FileRow(names[0], names, (target,), entry=content.encode()))
+    empty = int((table.states[list(path_by_row)] == EMPTY_CELL).sum()) if absent is None else 0
+    landmarks = LandmarkNames(table.names, table.layout, table.space, empty)
+    return open_rows(
+        (folder, files_folder),
+        rows,
+        unpaired,
+        Metadata(dims=table.axes, landmarks=landmarks, task=LANDMARKS),
+        allow_unpaired,
+        point_sources,
+        table.space,
+        table.axes,
+        location=location,
+        hint=partial(describe_missing, missing, folders, root),
+    )
+
+
+def point_sources(row: FileRow, space: str, dims: int) -> Sources:
+    """An image, maybe inside a file of labelme, or a volume; and its points."""
+    entry = json.loads(row.entry)
+    positions = np.array(entry["positions"], np.float64).reshape(-1, dims)
+    size = entry["size"] and (entry["size"][0], entry["size"][1])
+    points = PointSource(row.targets[0], space, positions, np.array(entry["states"], np.int64), size)
+    if dims == 3:
+        return VolumeFile(row.images), points
+    (image,) = row.images
+    return LabelmeImage(image) if image.lower().endswith(".json") else image, points
+
+
+def _channel_files(path: str) -> list[str]:
+    """The files of a volume's channels, CASE_0000, CASE_0001 and so on; for other images the only file."""
+    files_of_case = [path]
+    stem, channel, ending = path.rpartition(FIRST_CHANNEL)
+    if is_volume(path) and channel and "/" not in ending:
+        while os.path.exists(f"{stem}_{len(files_of_case):04}{ending}"):
+            files_of_case.append(f"{stem}_{len(files_of_case):04}{ending}")
+    return files_of_case
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:
@@ -200,7 +252,7 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
     folders: list[Path] = []
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)
-        image_folders = [below[name] for name in (*IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below]
+        image_folders = [below[name] for name in ALL_IMAGE_FOLDERS if name in below]
         for folder in [*image_folders, parent]:
             inner = children(folder)
             folders += [inner[split] for split in splits if split in inner]
@@ -210,24 +262,11 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
 
 def _find_image(image: str, folders: Sequence[str]) -> str | None:
     """The file of an image, whose extension the table may leave out."""
-    path = find_file(image, folders)
-    if path is not None or Path(image).suffix.lower() in IMAGE_SUFFIXES or is_volume(image):
-        return path
-    endings = [*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffix in VOLUME_SUFFIXES)]
-    for ending in endings:
-        path = find_file(image + ending, folders)
-        if path is not None:
-            return path
-    return None
-
-
-def check_task(root: Path) -> None:
-    """Raises DataError for nnLandmark's folders: their labels are cubes around the points listed beside them."""
-    if (root / ALL_CASES).is_file():
-        raise DataError(
-            f"{root} holds labels, and points in {ALL_CASES}; give --task landmarks for the points, or --task classes"
-            " for the labels"
-        )
+    endings = [""]
+    if Path(image).suffix.lower() not in IMAGE_SUFFIXES and not is_volume(image):
+        endings += ENDINGS
+    paths = (find_file(image + ending, folders) for ending in endings)
+    return next(filter(None, paths), None)
 
 
 def read_truth(path: Path, absent: str) -> PointTable:
@@ -236,14 +275,9 @@ def read_truth(path: Path, absent: str) -> PointTable:
     Args:
         absent: the meaning of an empty cell, as in `--absent`.
     """
-    if path.is_dir():
-        splits = find_points(path, (), explicit=True)
-        table = join_tables(list(splits.values())) if splits else None
-    else:
-        tables = _read_all([path])
-        table = tables[0] if tables else None
-    if table is None:
+    tables = list(find_points(path, (), explicit=True).values()) if path.is_dir() else _read_all([path])
+    if not tables:
         other_tables = other_csv_files(path)
         reasons = f"; {listing(other_tables, separator='; ')}" if other_tables else ""
         raise DataError(f"{path}: no file there lists points (docs/landmarks.md){reasons}")
-    return table.with_absence(absent)
+    return join_tables(tables).with_absence(absent)

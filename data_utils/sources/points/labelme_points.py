@@ -7,20 +7,13 @@ which labelme keeps and does not show.
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from data_utils.point_states import PRESENT
 from data_utils.sources.annotations import labelme
-from data_utils.sources.points.table import (
-    ImagePoints,
-    PointFileFormat,
-    PointTable,
-    read_note,
-    read_position,
-    said_size,
-    written_note,
-)
+from data_utils.sources.points.table import ImagePoints, PointTable, read_note, read_position, said_size
 from runtime.errors import DataError
 
 LAYOUT = "labelme"
@@ -34,54 +27,45 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     Raises DataError if the files hold areas too, unless the points are asked for.
     """
     splits = labelme.find(root, named_splits)
-    contents_by_split = {split: labelme.read_contents(files) for split, (_, files) in splits.items()}
-    all_contents: list[labelme.Contents] = []
-    for split_contents in contents_by_split.values():
-        all_contents += filter(None, split_contents.values())
-    if not any(contents.points for contents in all_contents):
+    files_by_split = {split: labelme.read_folder(folders) for split, folders in splits.items()}
+    all_files = list(chain.from_iterable(files_by_split.values()))
+    if not any(file.points for file in all_files):
         return {}
-    if any(contents.areas for contents in all_contents) and not explicit:
+    if any(file.areas for file in all_files) and not explicit:
         raise DataError(
             f"{root} holds points and other shapes of labelme; give --task landmarks for the points alone, or --task"
             " classes, in which a point is a disc"
         )
     tables: dict[str, PointTable] = {}
-    for split, folders in splits.items():
-        images, files = folders
-        contents_by_file = contents_by_split[split]
+    for split, (images, folder) in splits.items():
         entries: list[ImagePoints] = []
-        for file, image in labelme.find_images(folders, labelme.images_by_stem(images), contents_by_file).items():
-            if contents_by_file[file] is None and not labelme.is_labelme(files / file):
-                continue  # the file belongs to something else
-            path = images / (image or os.path.splitext(file)[0])
-            if image == "":
-                path = files / file
-            entries.append(points_of(files / file, os.path.relpath(path, root)))
+        for file in files_by_split[split]:
+            path = images / (file.image or os.path.splitext(file.path)[0])
+            if file.image == "":
+                path = folder / file.path
+            if file.objects or labelme.is_labelme(folder / file.path):  # others belong to something else
+                entries.append(points_of(folder / file.path, os.path.relpath(path, root)))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
 
 
 def read(file: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
-    if not labelme.is_labelme(file):
-        return None
-    return PointTable(LAYOUT, 2, [points_of(file, file.stem)])
+    return PointTable(LAYOUT, 2, [points_of(file, file.stem)]) if labelme.is_labelme(file) else None
 
 
 def points_of(file: Path, image: str) -> ImagePoints:
     """The points of a file, all of one image."""
     content = labelme.read_labelme(str(file))
     entry = ImagePoints(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
-    shapes = list(content["shapes"])
     absent_shapes = content.get(ABSENT)
-    if isinstance(absent_shapes, list):
-        shapes += absent_shapes
+    shapes = content["shapes"] + (absent_shapes if isinstance(absent_shapes, list) else [])
     for index, shape in enumerate(shapes, 1):
         location = f"{file}: shape {index}"
         if isinstance(shape, dict) and shape.get("shape_type") == "point":
             positions = shape.get("points")
             position = positions[0] if isinstance(positions, list) and len(positions) == 1 else str(positions)
-            certainty = read_note(str(shape.get("description") or ""), location)
+            certainty = read_note(shape.get("description"), location)
             entry.add(str(shape.get("label")), PRESENT, read_position(position, 2, location), certainty)
     return entry
 
@@ -89,23 +73,16 @@ def points_of(file: Path, image: str) -> ImagePoints:
 def write(table: PointTable) -> str:
     """The content of a file with the points of one image."""
     (entry,) = table.entries
-    shapes: list[dict[str, Any]] = []
-    absent_shapes: list[dict[str, Any]] = []
-    for name, point in zip(table.names, table.points(0), strict=True):
+    shapes: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # of points that are there, and of others
+    for name, point in table.named_points(0):
         if point.position:
             shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
-            shape |= {"description": written_note(point.certainty), "shape_type": "point", "flags": {}, "mask": None}
-            if point.state == PRESENT:
-                shapes.append(shape)
-            else:
-                absent_shapes.append(shape)
-    content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
+            shape |= {"description": point.note, "shape_type": "point", "flags": {}, "mask": None}
+            shapes[point.state == PRESENT].append(shape)
+    content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes[True]}
     content |= {"imagePath": entry.image, "imageData": None}
     if entry.size is not None:
         content["imageHeight"], content["imageWidth"] = entry.size
-    if absent_shapes:
-        content[ABSENT] = absent_shapes
+    if shapes[False]:
+        content[ABSENT] = shapes[False]
     return json.dumps(content, indent=2) + "\n"
-
-
-FORMAT = PointFileFormat(".json", False, read, write)

@@ -11,15 +11,7 @@ from typing import Any
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of, reading, text_of
 from data_utils.sources.points.spaces import SIGNS
-from data_utils.sources.points.table import (
-    ImagePoints,
-    PointFileFormat,
-    PointTable,
-    number,
-    read_note,
-    read_position,
-    written_note,
-)
+from data_utils.sources.points.table import ImagePoints, PointTable, number, read_note, read_position
 from runtime.documents import TableWriter, parse_csv, text_lines
 from runtime.errors import DataError
 
@@ -28,6 +20,7 @@ FCSV = ".fcsv"
 SCHEMA = "https://raw.githubusercontent.com/slicer/slicer/master/Modules/Loadable/Markups/Resources/Schema/"
 SCHEMA += "markups-schema-v1.0.3.json#"
 OLD_SPACES = {"0": "RAS", "1": "LPS"}  # the names of the spaces in old files of .fcsv
+STATES = {"defined": PRESENT, "missing": ABSENT}  # of points by their positionStatus, others are unknown
 STATUSES = {PRESENT: "defined", ABSENT: "missing", UNKNOWN: "undefined"}
 NOT_THERE = "# not there: "  # the prefix of a row of .fcsv for an absent point
 COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
@@ -48,13 +41,13 @@ def read_markups(file: Path) -> PointTable | None:
         if not isinstance(point, dict):
             raise DataError(f"{location} is no object")
         name = str(point.get("label") or point.get("id") or index)
-        status = point.get("positionStatus", "defined")
-        certainty = read_note(str(point.get("description", "")), location)
+        state = STATES.get(str(point.get("positionStatus", "defined")), UNKNOWN)
+        certainty = read_note(point.get("description"), location)
         if certainty is not None:  # a predicted point has a position, present or not
-            status = "defined"
-        if status == "missing":
-            entry.add(name, ABSENT)
-        elif status != "defined" or point.get("position") is None:
+            state = PRESENT
+        if state != PRESENT:
+            entry.add(name, state)
+        elif point.get("position") is None:
             entry.add(name, UNKNOWN)
         else:
             entry.add(name, PRESENT, read_position(point["position"], 3, location), certainty)
@@ -64,12 +57,12 @@ def read_markups(file: Path) -> PointTable | None:
 def write_markups(table: PointTable) -> str:
     """The content of a .mrk.json with the points of one volume."""
     points: list[dict[str, Any]] = []
-    for index, (name, point) in enumerate(zip(table.names, table.points(0), strict=True), 1):
+    for index, (name, point) in enumerate(table.named_points(0), 1):
         fields: dict[str, Any] = {"id": str(index), "label": name, "positionStatus": STATUSES[point.state]}
         if point.position:
             fields["position"] = point.position
         if point.certainty:
-            fields["description"] = written_note(point.certainty)
+            fields["description"] = point.note
         points.append(fields)
     markup = {"type": "Fiducial", "coordinateSystem": table.space, "coordinateUnits": "mm", "controlPoints": points}
     return json.dumps({"@schema": SCHEMA, "markups": [markup]}, indent=2) + "\n"
@@ -77,13 +70,12 @@ def write_markups(table: PointTable) -> str:
 
 def read_fcsv(file: Path) -> PointTable:
     """The points of a .fcsv. Files without a coordinate system are old; they use RAS."""
-    lines = text_lines(text_of(file))
+    lines = [line.removeprefix(NOT_THERE) for line in text_lines(text_of(file))]
     comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
     settings = dict(line.split(" = ", 1) for line in comments if " = " in line)
     titles = [title.strip() for title in settings.get("columns", COLUMNS).split(",")]
     if not {"x", "y", "z"} <= set(titles):
         raise DataError(f"{file}: its columns {', '.join(titles)} hold no x, y and z")
-    lines = [line.removeprefix(NOT_THERE) for line in lines]
     # comments become empty lines
     content = "\n".join("" if line.startswith("#") else line for line in lines)
     with reading(file, "CSV"):
@@ -91,12 +83,12 @@ def read_fcsv(file: Path) -> PointTable:
     entry = ImagePoints(str(file), file.name[: -len(FCSV)])
     for index, (line, row) in enumerate(rows, 1):
         location = f"{file}, line {line}"
-        if len(row) <= titles.index("z"):
-            raise DataError(f"{location} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
         cells = dict(zip(titles, row, strict=False))
+        if not {"x", "y", "z"} <= cells.keys():
+            raise DataError(f"{location} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
         name = cells.get("label") or cells.get("id") or str(index)
         position = [number(cells[axis], location) for axis in "xyz"]
-        entry.add(name, PRESENT, position, read_note(cells.get("desc", ""), location))
+        entry.add(name, PRESENT, position, read_note(cells.get("desc"), location))
     return PointTable("fcsv", 3, [entry], _space(settings.get("CoordinateSystem", "RAS").strip(), file))
 
 
@@ -109,12 +101,12 @@ def write_fcsv(table: PointTable) -> str:
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
     writer = TableWriter(text)
-    for index, (name, point) in enumerate(zip(table.names, table.points(0), strict=True), 1):
+    for index, (name, point) in enumerate(table.named_points(0), 1):
         if point.position:
             if point.state != PRESENT:
                 text.write(NOT_THERE)
             position = map(repr, point.position)
-            writer.writerow([index, *position, 0, 0, 0, 1, 1, 1, 0, name, written_note(point.certainty), ""])
+            writer.writerow([index, *position, 0, 0, 0, 1, 1, 1, 0, name, point.note, ""])
     return text.getvalue()
 
 
@@ -123,7 +115,3 @@ def _space(name: str, file: Path) -> str:
     if space not in SIGNS:
         raise DataError(f"{file}: coordinate system {name[:40]!r} is none of {', '.join(SIGNS)}")
     return space
-
-
-MARKUPS_FORMAT = PointFileFormat(MARKUPS, False, read_markups, write_markups)
-FCSV_FORMAT = PointFileFormat(FCSV, False, read_fcsv, write_fcsv)

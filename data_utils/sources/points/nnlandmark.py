@@ -13,14 +13,7 @@ from data_utils.image_io.volumes import volume_stem
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.pairs import FIRST_CHANNEL
-from data_utils.sources.points.table import (
-    Certainty,
-    ImagePoints,
-    PointFileFormat,
-    PointTable,
-    number,
-    read_position,
-)
+from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, number, read_position
 
 LAYOUT = "nnlandmark"
 ALL_CASES = "all_landmarks_voxel.json"  # nnLandmark's name for the file in the folder of a data set
@@ -30,36 +23,26 @@ NAMES = (ALL_CASES, "prediction_all_landmark_voxel.json", "landmarks.json", "poi
 def read(file: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
     content = json_of(file, (dict, list))
-    if not isinstance(content, dict) or not all(map(_is_case, content.values())):
+    if not isinstance(content, dict) or not all(isinstance(points, dict) for points in content.values()):
         return None
     entries: list[ImagePoints] = []
     for case, points in content.items():
         entry = ImagePoints(str(file), case)
         for name, point in points.items():
             location = f"{file}: {name} of {case}"
-            fields = {"coordinates": point}
-            if isinstance(point, dict):
-                fields = point
+            fields = point if isinstance(point, dict) else {"coordinates": point}
+            coordinates = fields.get("coordinates", "")
+            if coordinates is None:
+                entry.add(name, UNKNOWN)
+                continue
+            if not isinstance(coordinates, list):
+                return None
             certainty: Certainty | None = None
             if {"likelihood", "presence"} <= fields.keys():
                 certainty = Certainty(number(fields["likelihood"], location), number(fields["presence"], location))
-            if fields["coordinates"] is None:
-                entry.add(name, UNKNOWN)
-            else:
-                entry.add(name, PRESENT, read_position(fields["coordinates"], 3, location), certainty)
+            entry.add(name, PRESENT, read_position(coordinates, 3, location), certainty)
         entries.append(entry)
     return PointTable(LAYOUT, 3, entries)
-
-
-def _is_case(points: Any) -> bool:
-    """Whether `points` are the points of a case."""
-    if not isinstance(points, dict):
-        return False
-    for point in points.values():
-        coordinates = point.get("coordinates", "") if isinstance(point, dict) else point
-        if coordinates is not None and not isinstance(coordinates, list):
-            return False
-    return True
 
 
 def write(table: PointTable) -> str:
@@ -67,7 +50,7 @@ def write(table: PointTable) -> str:
     cases: dict[str, dict[str, Any]] = {}
     for row, entry in enumerate(table.entries):
         points: dict[str, Any] = {}
-        for name, point in zip(table.names, table.points(row), strict=True):
+        for name, point in table.named_points(row):
             if point.certainty is not None:
                 confidence, presence = point.certainty
                 points[name] = {"coordinates": point.position, "likelihood": confidence, "presence": presence}
@@ -82,6 +65,3 @@ def case_name(image: str) -> str:
     is_file = image.lower().endswith(VOLUME_SUFFIXES + STACK_SUFFIXES)
     stem = volume_stem(image) if is_file else image
     return stem.removesuffix(FIRST_CHANNEL)
-
-
-FORMAT = PointFileFormat(".json", True, read, write)

@@ -14,7 +14,7 @@ from runtime.errors import DataError
 
 PIXELS = "pixels"
 PIXELS_UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
-SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # factors on (x, y, z) that lead to RAS
+SIGNS = {"RAS": (1, 1, 1, 1), "LPS": (-1, -1, 1, 1)}  # factors on (x, y, z, 1) that lead to RAS
 
 
 def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:
@@ -31,9 +31,7 @@ def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarr
                 f" {height} x {width}; correct the size in that file"
             )
         positions = (positions + 0.5) * (np.array(size[::-1]) / source.size[::-1]) - 0.5
-    if source.space == PIXELS_UPWARD:
-        positions[:, 1] = size[0] - 1 - positions[:, 1]
-    return positions[:, ::-1]
+    return from_pixels(positions[:, ::-1], source.space, size)[:, ::-1]
 
 
 def from_pixels(pixels: np.ndarray, space: str, size: tuple[int, int]) -> np.ndarray:
@@ -46,30 +44,26 @@ def from_pixels(pixels: np.ndarray, space: str, size: tuple[int, int]) -> np.nda
 
 def to_voxels(positions: np.ndarray, space: str, header: VolumeHeader) -> np.ndarray:
     """(K, 3) positions (z, y, x) in voxels of a volume as it is read, from (x, y, z) in `space`."""
-    if space == PIXELS:
-        voxels = np.empty_like(positions)
-        for stored_axis, (axis, step) in enumerate(header.stored_axes):
-            last = header.size[2 - axis] - 1
-            voxels[:, axis] = positions[:, stored_axis] if step == 1 else last - positions[:, stored_axis]
-        return voxels[:, ::-1]
-    millimeters = positions * _signs(space)
-    inverse = np.linalg.inv(header.affine)
-    return (millimeters @ inverse[:3, :3].T + inverse[:3, 3])[:, ::-1]
+    inverse = np.linalg.inv(_affine(space, header))
+    return (positions @ inverse[:3, :3].T + inverse[:3, 3])[:, ::-1]
 
 
 def from_voxels(voxels: np.ndarray, space: str, header: VolumeHeader) -> np.ndarray:
     """The inverse of `to_voxels`."""
-    points = voxels[:, ::-1]
+    affine = _affine(space, header)
+    return voxels[:, ::-1] @ affine[:3, :3].T + affine[:3, 3]
+
+
+def _affine(space: str, header: VolumeHeader) -> np.ndarray:
+    """(4, 4), from (x, y, z) in voxels of a volume as it is read to (x, y, z) in `space`."""
     if space == PIXELS:
-        positions = np.empty_like(points)
+        affine = np.zeros((4, 4))
+        affine[3, 3] = 1
         for stored_axis, (axis, step) in enumerate(header.stored_axes):
-            last = header.size[2 - axis] - 1
-            positions[:, stored_axis] = points[:, axis] if step == 1 else last - points[:, axis]
-        return positions
-    return (points @ header.affine[:3, :3].T + header.affine[:3, 3]) * _signs(space)
-
-
-def _signs(space: str) -> np.ndarray:
+            affine[stored_axis, axis] = step
+            if step < 0:
+                affine[stored_axis, 3] = header.size[2 - axis] - 1
+        return affine
     if space not in SIGNS:
         raise DataError(f"coordinate system {space!r} is none of {', '.join(SIGNS)}")
-    return np.array(SIGNS[space])
+    return header.affine * np.array(SIGNS[space])[:, None]

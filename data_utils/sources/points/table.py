@@ -1,27 +1,19 @@
-"""The points of many images, whatever their format, and the records made from them."""
+"""The points of many images, whatever their format."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.config import LANDMARKS
-from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.formats import PointSource
 from data_utils.point_states import ABSENCES, ABSENT, FOUND, PRESENT, UNKNOWN
-from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.files import FileRecords, FileRow, Sources
-from data_utils.sources.pairs import FIRST_CHANNEL, Hint, open_rows, split_paths
-from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
 
 EMPTY_CELL = 4  # the state of an empty cell, until `--absent` says what it means
@@ -59,6 +51,13 @@ class Point(NamedTuple):
     position: tuple[float, ...] = ()
     certainty: Certainty | None = None
 
+    @property
+    def note(self) -> str:
+        """The certainty in words, for formats without columns of their own; empty if the point is not predicted."""
+        if self.certainty is None:
+            return ""
+        return f"presence {self.certainty.presence:.6f} confidence {self.certainty.confidence:.6f}"
+
 
 UNLISTED = Point(UNKNOWN)
 
@@ -86,22 +85,6 @@ class ImagePoints:
         self.points[name] = Point(state, tuple(position), certainty)
 
 
-class PointFileFormat(NamedTuple):
-    """A format of points.
-
-    Args:
-        extension: the end of the names of files that are written.
-        holds_several: whether a file holds the points of several images.
-        read: returns the points of a file; None if it holds something else.
-        write: returns the content of a file.
-    """
-
-    extension: str
-    holds_several: bool
-    read: Callable[[Path], PointTable | None]
-    write: Callable[[PointTable], str]
-
-
 @dataclass(frozen=True, eq=False)
 class PointTable:
     """The points that files of one format list.
@@ -122,9 +105,7 @@ class PointTable:
 
     def __post_init__(self) -> None:
         if not self.names:
-            names: dict[str, None] = {}
-            for entry in self.entries:
-                names |= dict.fromkeys(entry.points)
+            names = dict.fromkeys(chain.from_iterable(entry.points for entry in self.entries))
             object.__setattr__(self, "names", tuple(names))
 
     @property
@@ -141,28 +122,32 @@ class PointTable:
         """The K points of an image."""
         return [self.entries[row].points.get(name, UNLISTED) for name in self.names]
 
+    def named_points(self, row: int) -> list[tuple[str, Point]]:
+        """The K points of an image, each with its name."""
+        return list(zip(self.names, self.points(row), strict=True))
+
+    @cached_property
+    def all_points(self) -> list[Point]:
+        """The points of all images, one image after another."""
+        return list(chain.from_iterable(map(self.points, range(len(self.entries)))))
+
     @cached_property
     def states(self) -> np.ndarray:
         """(N, K) int64: unknown, absent, present or EMPTY_CELL."""
-        states: list[int] = []
-        for row in range(len(self.entries)):
-            states += [point.state for point in self.points(row)]
-        return np.array(states, np.int64).reshape(len(self.entries), len(self.names))
+        states = np.array([point.state for point in self.all_points], np.int64)
+        return states.reshape(len(self.entries), len(self.names))
 
     @cached_property
     def positions(self) -> np.ndarray:
         """(N, K, axes) float64, (x, y) or (x, y, z); zeros where a point has none."""
         nowhere = (0.0,) * self.axes
-        positions: list[tuple[float, ...]] = []
-        for row in range(len(self.entries)):
-            positions += [point.position or nowhere for point in self.points(row)]
-        return np.array(positions, np.float64).reshape(*self.states.shape, self.axes)
+        positions = np.array([point.position or nowhere for point in self.all_points], np.float64)
+        return positions.reshape(*self.states.shape, self.axes)
 
     @property
     def is_predicted(self) -> bool:
         """Whether a model has predicted the points."""
-        points = chain.from_iterable(entry.points.values() for entry in self.entries)
-        return any(point.certainty for point in points)
+        return any(point.certainty for point in self.all_points)
 
     def with_names(self, names: Sequence[str]) -> PointTable:
         """The table with only these names, in their order; points that the table lacks are unknown."""
@@ -185,10 +170,7 @@ class PointTable:
 
 def all_names(tables: Iterable[PointTable]) -> tuple[str, ...]:
     """The names of the points of several tables, in the order in which they are mentioned."""
-    names: dict[str, None] = {}
-    for table in tables:
-        names |= dict.fromkeys(table.names)
-    return tuple(names)
+    return tuple(dict.fromkeys(chain.from_iterable(table.names for table in tables)))
 
 
 def join_tables(tables: Sequence[PointTable]) -> PointTable:
@@ -235,84 +217,13 @@ def said_size(height: object, width: object) -> tuple[int, int] | None:
     return None
 
 
-def written_note(certainty: Certainty | None) -> str:
-    """The certainty of a predicted point in words, for formats without columns of their own; else empty."""
-    if certainty is None:
-        return ""
-    return f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
-
-
-def read_note(text: str, location: str) -> Certainty | None:
-    """The certainty from the end of a text that `written_note` has made; None for other texts."""
-    match = NOTE.search(text)
+def read_note(text: object, location: str) -> Certainty | None:
+    """The certainty from the end of a text that `Point.note` has made; None for other texts."""
+    match = NOTE.search(str(text))
     if match is None:
         return None
     presence, confidence = (number(cell, location) for cell in match.groups())
     return Certainty(confidence, presence)
-
-
-def point_sources(row: FileRow, space: str, dims: int) -> Sources:
-    """An image, maybe inside a file of labelme, or a volume; and its points."""
-    entry = json.loads(row.entry)
-    positions = np.array(entry["positions"], np.float64).reshape(-1, dims)
-    size = entry["size"] and (entry["size"][0], entry["size"][1])
-    points = PointSource(row.targets[0], space, positions, np.array(entry["states"], np.int64), size)
-    if dims == 3:
-        return VolumeFile(row.images), points
-    (image,) = row.images
-    return LabelmeImage(image) if image.lower().endswith(".json") else image, points
-
-
-def open_points(
-    table: PointTable,
-    paths: Sequence[str],
-    unpaired: Sequence[str],
-    location: Path,
-    absent: str | None,
-    allow_unpaired: bool,
-    hint: Hint | None = None,
-) -> FileRecords:
-    """Images, or volumes, and their points.
-
-    Args:
-        table: the points; row i belongs to record i.
-        paths: the file of each image.
-        unpaired: a line for each image that is not there.
-        location: what an error names.
-        absent: the meaning of an empty cell of the table, as in `--absent`.
-        hint: makes the end of the error.
-
-    Raises DataError for such images, unless they are allowed.
-    """
-    folder, _ = split_paths(paths)
-    files_folder, targets = split_paths(table.files)
-    whole = table.with_absence(absent)
-    rows: list[FileRow] = []
-    for index, (path, target, entry) in enumerate(zip(paths, targets, whole.entries, strict=True)):
-        files = channel_files(path) if table.axes == 3 else (path,)
-        names = tuple(os.path.relpath(file, folder) for file in files)
-        positions, states = whole.positions[index].tolist(), whole.states[index].tolist()
-        content = {"size": entry.size, "positions": positions, "states": states}
-        rows.append(FileRow(names[0], names, (target,), entry=json.dumps(content).encode()))
-    empty = int((table.states == EMPTY_CELL).sum()) if absent is None else 0
-    landmarks = LandmarkNames(table.names, table.layout, table.space, empty)
-    metadata = Metadata(dims=table.axes, landmarks=landmarks, task=LANDMARKS)
-    folders = (folder, files_folder)
-    sources = (point_sources, table.space, table.axes)
-    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, *sources, location=location, hint=hint)
-
-
-def channel_files(path: str) -> tuple[str, ...]:
-    """The files of a volume's channels, CASE_0000, CASE_0001 and so on; for other volumes the only file."""
-    stem, channel, ending = path.rpartition(FIRST_CHANNEL)
-    paths = [path]
-    if not channel or "/" in ending:
-        return (path,)
-    following = f"{stem}_0001{ending}"
-    while os.path.exists(following):
-        paths.append(following)
-        following = f"{stem}_{len(paths):04}{ending}"
-    return tuple(paths)
 
 
 def count_states(states: np.ndarray) -> dict[str, np.ndarray]:

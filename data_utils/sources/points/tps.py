@@ -22,12 +22,10 @@ from data_utils.sources.points.table import (
     Certainty,
     ImagePoints,
     Point,
-    PointFileFormat,
     PointTable,
     number,
     read_note,
     with_point,
-    written_note,
 )
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError
@@ -74,34 +72,27 @@ def _add_specimen(entries: dict[str, ImagePoints], lines: Sequence[str], file: P
     image = fields.get("IMAGE") or fields.get("ID")
     if not image:
         raise DataError(f"{location}: its points have no IMAGE= and no ID=; is the file cut off?")
-    points = [_point(row, f"{location}: point {index}") for index, row in enumerate(rows, 1)]
-    points = _predictions(fields.get("COMMENT", ""), len(points), location) or points
+    notes = fields.get("COMMENT", "").split(SEPARATOR)
+    certainties = [read_note(note, location) for note in notes]
+    if len(notes) == len(rows) and all(certainties):  # places of absent points stand in the notes alone
+        rows = [" ".join(note.split()[:2]) for note in notes]
+    else:
+        certainties = [None] * len(rows)
     entry = entries.setdefault(image, ImagePoints(str(file), image))
-    for index, point in enumerate(points, 1):
-        entry.add(str(index), *point)
+    for index, (row, certainty) in enumerate(zip(rows, certainties, strict=True), 1):
+        position = _read_row(row, f"{location}: point {index}")
+        is_known = bool(position) and min(position) >= 0
+        entry.add(str(index), PRESENT if is_known else UNKNOWN, position, certainty)
 
 
-def _point(row: str, location: str) -> Point:
-    """The state and position of a point."""
+def _read_row(row: str, location: str) -> list[float]:
+    """The coordinates of a point, none if they are missing."""
     cells = row.split()
     if len(cells) != 2:
         raise DataError(f"{location}: has {len(cells)} coordinates, expected x and y")
     if any(cell.lower() in MISSING_VALUES for cell in cells):
-        return Point(UNKNOWN)
-    position = tuple(number(with_point(cell), location) for cell in cells)
-    return Point(UNKNOWN) if min(position) < 0 else Point(PRESENT, position)
-
-
-def _predictions(comment: str, count: int, location: str) -> list[Point]:
-    """The points of a predicted image, of which there are so many; empty for other images."""
-    points: list[Point] = []
-    for text in comment.split(SEPARATOR):
-        certainty = read_note(text, location)
-        if certainty is None:
-            return []
-        position = tuple(number(cell, location) for cell in text.split()[:2])
-        points.append(Point(PRESENT, position, certainty))
-    return points if len(points) == count else []
+        return []
+    return [number(with_point(cell), location) for cell in cells]
 
 
 def write(table: PointTable) -> str:
@@ -109,22 +100,16 @@ def write(table: PointTable) -> str:
     lines: list[str] = []
     last = max(map(int, table.names))
     for row, image in enumerate(table.images):
-        by_name = dict(zip(table.names, table.points(row), strict=True))
-        points = [by_name.get(str(name), MISSING) for name in range(1, last + 1)]
+        by_name = dict(table.named_points(row))
         lines.append(f"LM={last}")
-        for point in points:
+        notes: list[str] = []
+        for name in range(1, last + 1):
+            point = by_name.get(str(name), MISSING)
             position = [repr(max(0.0, side)) for side in point.position]
             lines.append(" ".join(position) if point.state == PRESENT else NOWHERE)
+            place = " ".join(map(repr, point.position)) or NOWHERE
+            notes.append(f"{place} {point.note or MISSING.note}")
         lines += [f"IMAGE={image}", f"ID={row}"]
         if table.is_predicted:
-            lines.append(f"COMMENT={SEPARATOR.join(map(_note, points))}")
+            lines.append(f"COMMENT={SEPARATOR.join(notes)}")
     return "\n".join([*lines, ""])
-
-
-def _note(point: Point) -> str:
-    """The prediction for a point in words, also for a point that is predicted to be absent."""
-    place = " ".join(map(repr, point.position)) or NOWHERE
-    return f"{place} {written_note(point.certainty or MISSING.certainty)}"
-
-
-FORMAT = PointFileFormat(".tps", True, read, write)

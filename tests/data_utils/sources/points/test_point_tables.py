@@ -24,13 +24,13 @@ from support.points import (
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points import files
+from data_utils.sources.points.find import open_points
 from data_utils.sources.points.table import (
     EMPTY_CELL,
     Certainty,
     ImagePoints,
     PointTable,
     join_tables,
-    open_points,
 )
 from runtime.errors import DataError
 
@@ -188,9 +188,9 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
         ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
         ("scorer,me,me\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords"),
-        ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
-        ("scorer,me,me\nbodyparts,a,a\ncoords,x\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
-        ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
+        ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords of one length"),
+        ("scorer,me,me\nbodyparts,a,a\ncoords,x\na.png,1,2\n", "no rows bodyparts and coords of one length"),
+        ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "lists no points"),
         (f"image,landmark,x,y\n{200_000 * 'a'},one,1,2\n", "points.csv cannot be read as CSV"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
     ],
@@ -278,17 +278,18 @@ def test_a_file_that_holds_no_points_any_more_is_a_one_line_error(tmp_path):
 
 @pytest.fixture
 def keyed_points(tmp_path):
-    """A table of one point in two images, and the paths of these."""
+    """A table of one point in two images."""
     folder = write_table(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
-    return files.read(folder / "points.csv"), [str(folder / "images" / name) for name in ("a.png", "b.png")]
+    return files.read(folder / "points.csv")
 
 
-def opened(table, paths):
-    return open_points(table, paths, (), Path("points.csv"), absent=None, allow_unpaired=False)
+def digest_of(table: PointTable) -> str | None:
+    root = Path(table.files[0]).parent
+    return open_points(root, table, absent=None, allow_unpaired=False).digest
 
 
 def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
-    table, paths = keyed_points
+    table = keyed_points
     points = ("wide", ("p",), table.images, table.positions, table.states, table.files)
     unlike = [
         point_table(*points[:index], *other, *points[index + 1 :])
@@ -300,15 +301,14 @@ def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
         )
     ]
     unlike.append(replace(table, space="pixels from the bottom"))
-    digests = [opened(other, paths).digest for other in (table, *unlike)]
+    digests = [digest_of(other) for other in (table, *unlike)]
     assert len({*digests}) == len(digests)
-    assert opened(table, paths).digest == digests[0]
+    assert digest_of(table) == digests[0]
 
 
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
-    table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
-    assert unnoticed_changes(key_files, lambda: opened(table, paths).digest) == []
+    assert unnoticed_changes(key_files, lambda: digest_of(keyed_points)) == []
 
 
 def table_of_a_point(name: str) -> PointTable:
@@ -430,6 +430,5 @@ def test_a_table_that_is_not_understood_is_named_with_what_is_expected(tmp_path,
         points_of_folder(folder)
 
 
-@pytest.mark.parametrize("text", ["filename,X1,Y1,X2,Y2\na,1,2,3,4\n", "image,label,x,y,width,height\na,eye,1,2,9,9\n"])
-def test_points_beside_the_size_of_their_image_and_two_points_alone_are_no_boxes(tmp_path, text):
-    assert table_of(tmp_path, text).states.min() == PRESENT
+def test_two_points_alone_are_no_box(tmp_path):
+    assert table_of(tmp_path, "filename,X1,Y1,X2,Y2\na,1,2,3,4\n").states.min() == PRESENT

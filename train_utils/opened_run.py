@@ -81,7 +81,7 @@ class OpenedRun:
             accelerator,
             minutes=None if max_steps else args.max_minutes,
             minutes_used=self.state().elapsed / 60_000,
-            report_share=report_share(info, accelerator.num_processes, shows_pictures=bool(accelerator.log_with)),
+            report_share=report_share(info, accelerator.num_processes),
             spaces_evaluations=self.flags.eval_every is None,
         )
         return Schedule.from_args(args, len(info.train), max_steps, clock)

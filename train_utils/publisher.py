@@ -1,4 +1,4 @@
-"""Publishing a model on the Hugging Face Hub."""
+"""Pictures, scores and the report of a run: at each evaluation, and at the end; the upload to the Hub."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,45 +18,17 @@ from tasks.task import Task
 from train_utils.checkpoints import Checkpoints
 from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
-from train_utils.metrics_log import read_log
+from train_utils.metrics_log import IMAGE_SCORES, read_log, write_image_scores
 from train_utils.opened_run import OpenedRun, mark_finished
-from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
-from train_utils.reporting.remarks import Facts, remarks_on
-from train_utils.reporting.report import write_report
+from train_utils.reporting.report import remarks_on, write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
 from train_utils.run_log import RunLog
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule, milliseconds_since_start
+from train_utils.schedule import FEW_STEPS, Schedule, milliseconds_since_start
 from train_utils.sharding import whole_network
 from unet.model import UNet
-
-
-def check_token(repo_id: str | None) -> None:
-    """Raise SettingsError if a model is to be published and nobody is logged in; call it before the training."""
-    if repo_id and huggingface_hub.get_token() is None:
-        raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
-
-
-def push_to_hub(folder: Path, repo_id: str | None) -> bool:
-    """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
-
-    If the upload fails, the model stays on disk, and the printed line says how to try again.
-    """
-    if repo_id is None:
-        return True
-    try:
-        url = huggingface_hub.create_repo(repo_id, exist_ok=True)
-        huggingface_hub.upload_folder(
-            repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
-        )
-    except Exception as error:  # client, network or server may raise anything: the run is over
-        reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
-        say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
-        return False
-    say(f"model published: {url}")
-    return True
 
 
 @dataclass
@@ -85,6 +57,7 @@ class Publisher:
         settings, compared_by = self.checkpoints.settings, self.task.compared_by
         self.log = RunLog(self.accelerator, self.folder, settings, self.schedule, self.state, compared_by)
         self.section = new_section(self.info)  # what reports say of the task
+        self.image_kind = "volume" if self.info.val.records.dims == 3 else "image"
 
     def publish(self, evaluation: Evaluation) -> bool:
         """Log an evaluation, save the network if it is the best one, and note it in the state of the run.
@@ -143,7 +116,7 @@ class Publisher:
             self.write_results(resume)
             if resume:
                 saved = "all is saved" if all_saved else "not all is saved, see above"
-                say(f"stopped after step {self._steps_made()}; {saved}; continue with: {resume}")
+                say(f"stopped after step {self._steps_made}; {saved}; continue with: {resume}")
             elif all_saved and push_to_hub(self.checkpoints.model_folder, run.flags.push_to_hub):
                 mark_finished(self.folder, self.state.step)
         self.log.tracker.finish()
@@ -167,53 +140,74 @@ class Publisher:
                 save_pictures(self.folder / "predictions", panels)
             say(best.scores.table())
             say(f"best model in {self.checkpoints.model_folder}, report in {self.folder / 'report.html'}")
-        remarks: list[str] = []
         with tolerate_write_errors("report.html"):
-            remarks += remarks_on(read_log(self.folder), self._facts(resume, best))
+            remarks = self._remarks(best, resume)
+            compared_by, extent = self.task.compared_by, self._extent()
+            write_report(self.folder, best, self.section, compared_by, views=views, remarks=remarks, extent=extent)
+            for remark in remarks:
+                say(remark)
+
+    def _remarks(self, best: Evaluation | None, resume: str | None) -> list[str]:
+        """What the numbers of the run mean, and what to do next."""
+        is_good = best is not None and best.scores.comparison >= self.section.good
+        remarks = remarks_on(
+            read_log(self.folder),
+            score=self.task.scores.score_key(),
+            steps=f"{self._steps_made} steps",
+            is_short=self.state.step < FEW_STEPS and not is_good,
+            resume=resume,
+            images=len(self.info.val),
+            image_kind=self.image_kind,
+            unfound=[] if best is None else best.scores.unfound,
+            is_generated=self.info.config.dataset == DataConfig.dataset,
+        )
         bottleneck = self.log.bottleneck()
         if bottleneck:
             remarks.append(f"{bottleneck[0].upper()}{bottleneck[1:]}.")
-        with tolerate_write_errors("report.html"):
-            compared_by, extent = self.task.compared_by, self._extent()
-            write_report(self.folder, best, self.section, compared_by, views=views, remarks=remarks, extent=extent)
-        for remark in remarks:
-            say(remark)
-
-    def _facts(self, resume: str | None, best: Evaluation | None) -> Facts:
-        """The facts that the remarks on the run need beside its log."""
-        info = self.info
-        flags = self.checkpoints.settings.flags
-        return Facts(
-            steps=self.state.step,
-            total_steps=self.schedule.total_steps,
-            resume=resume,
-            validation_images=len(info.val),
-            unfound=[] if best is None else best.scores.unfound,
-            is_weighted=flags.get("class_weights") not in (None, ["none"], ("none",)),
-            is_reduced=(flags.get("scale") or 1) < 1,
-            is_generated=info.config.dataset == DataConfig.dataset,
-            is_good=best is not None and best.scores.comparison >= self.section.good,
-            score=self.task.scores.score_key(),
-            answers="points" if info.reader.takes_points else "masks",
-            examples="volume" if info.val.records.dims == 3 else "image",
-        )
+        return remarks
 
     def _extent(self) -> dict[str, str]:
         """What the run has done, in words and numbers."""
         extent = {
-            "steps made": self._steps_made(),
+            "steps made": self._steps_made,
             "epochs done": f"{self.schedule.epoch(self.state.step):.1f}",
             "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
         }
-        kind = "volume" if self.info.val.records.dims == 3 else "image"
         for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
-            number, _, label = counted(len(images), f"{use} {kind}").partition(" ")
+            number, _, label = counted(len(images), f"{use} {self.image_kind}").partition(" ")
             extent[label] = number
         return extent
 
+    @property
     def _steps_made(self) -> str:
         """The steps made, and how many were planned, unless the clock decides."""
         made = f"{self.state.step:,}"
         if self.schedule.total_steps:
             made += f" of {self.schedule.total_steps:,}"
         return made
+
+
+def check_token(repo_id: str | None) -> None:
+    """Raise SettingsError if a model is to be published and nobody is logged in; call it before the training."""
+    if repo_id and huggingface_hub.get_token() is None:
+        raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
+
+
+def push_to_hub(folder: Path, repo_id: str | None) -> bool:
+    """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
+
+    If the upload fails, the model stays on disk, and the printed line says how to try again.
+    """
+    if repo_id is None:
+        return True
+    try:
+        url = huggingface_hub.create_repo(repo_id, exist_ok=True)
+        huggingface_hub.upload_folder(
+            repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
+        )
+    except Exception as error:  # client, network or server may raise anything: the run is over
+        reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
+        say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
+        return False
+    say(f"model published: {url}")
+    return True

@@ -10,8 +10,7 @@ from runtime.console import counted
 from runtime.documents import read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
-from train_utils.metrics_log import LogRecord, is_record, series
-from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
+from train_utils.metrics_log import IMAGE_SCORES, LogRecord, is_record, read_image_scores, series
 from train_utils.settings.record import FINISHED_FILE, RunSettings
 
 

@@ -1,14 +1,15 @@
-"""report.html: one self-contained page about a run, from the files of the run and its best evaluation."""
+"""report.html: one self-contained page about a run, and the remarks that it begins with."""
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
 
+from runtime.console import counted, listing
 from runtime.documents import read_json
 from tasks.calibration import calibration_report
 from tasks.charts import Line, line_chart, reliability_plot
@@ -17,8 +18,13 @@ from tasks.section import Figure, Section
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.pages import Views, embed, plain_text, write_html
+from train_utils.schedule import FEW_STEPS
 from train_utils.settings.record import RunSettings
 
+FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on them
+RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
+QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part
+RISING_GAIN = 0.01  # a score that has gained more than this in the last quarter is still rising
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
 CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
@@ -26,6 +32,11 @@ CURVES = {
     "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
     "Percent of a step's time": {"waiting for data": "perf/data_wait_percent"},
 }
+SPEED: Sequence[tuple[str, str, Callable[[list[float]], float], str]] = (
+    ("images/s", "perf/images_per_second", median, "{:.3g}"),
+    ("waiting for data", "perf/data_wait_percent", median, "{:.0f}%"),
+    ("peak GPU memory", "perf/peak_memory_gb", max, "{:.3g} GB"),
+)
 CALIBRATION = (
     "How often pixels are right, by the probability of their answer. Below the dashed line the model is too sure, above"
     " it not sure enough. Expected calibration error: {}, the mean distance from the line over all pixels."
@@ -60,8 +71,16 @@ def write_report(
         values = best.scores.values
         best_tiles = {column.title: column.text(values) for column in best.scores.headline}
         best_tiles["best step"] = f"{best.step:,}"
-        figures = [_embedded(figure) for figure in (*section.figures(best.scores), *_calibration(best))]
-    resolved = _resolved_settings(settings)
+        for figure in (*section.figures(best.scores), *_calibration(best)):
+            if figure.picture is not None:
+                figure = figure._replace(source=embed(figure.picture))
+            figures.append(figure)
+    # what the run really used, some in place of flags
+    resolved = {name: value for name, value in vars(settings).items() if not isinstance(value, dict)}
+    resolved |= {f"profile: {name}": value for name, value in settings.profile.items()}
+    flags = {name: value for name, value in settings.flags.items() if name not in resolved}
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    machine = {"host CPUs": os.cpu_count(), "architecture": platform.machine(), "GPUs": ", ".join(gpus) or "none"}
     write_html(
         folder / "report.html",
         "report.html.jinja",
@@ -78,19 +97,9 @@ def write_report(
         compared_by=compared_by,
         figures=figures,
         speed=_speed(records, int(settings.profile["processes"])),
-        settings=[
-            _readable({name: value for name, value in settings.flags.items() if name not in resolved}),
-            _readable(resolved),
-        ],
-        environment=[_machine(), _readable(settings.run)],
+        settings=[_readable(flags), _readable(resolved)],
+        environment=[machine, _readable(settings.run)],
     )
-
-
-def _embedded(figure: Figure) -> Figure:
-    """The figure with its picture in the page itself."""
-    if figure.picture is None:
-        return figure
-    return figure._replace(source=embed(figure.picture))
 
 
 def _calibration(best: Evaluation) -> list[Figure]:
@@ -102,24 +111,13 @@ def _calibration(best: Evaluation) -> list[Figure]:
     return [Figure("Calibration", text, source=reliability_plot(report["bins"]))]
 
 
-def _median(records: Sequence[LogRecord], key: str) -> float | None:
-    """The median of a column of the log; None if the column is empty."""
-    values = [value for _, value in series(records, key)]
-    return median(values) if values else None
-
-
 def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
     """Medians over the run's log lines, and the highest memory peak."""
     tiles = {}
-    rate = _median(records, "perf/images_per_second")
-    if rate is not None:
-        tiles["images/s"] = f"{rate:.3g}"
-    wait = _median(records, "perf/data_wait_percent")
-    if wait is not None:
-        tiles["waiting for data"] = f"{wait:.0f}%"
-    memory = series(records, "perf/peak_memory_gb")
-    if memory:
-        tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
+    for title, key, summary, text in SPEED:
+        values = [value for _, value in series(records, key)]
+        if values:
+            tiles[title] = text.format(summary(values))
     tiles["process" if processes == 1 else "processes"] = str(processes)
     return tiles
 
@@ -142,17 +140,89 @@ def _curves(records: Sequence[LogRecord], section: Section, best: Evaluation | N
     return charts
 
 
-def _resolved_settings(settings: RunSettings) -> dict[str, Any]:
-    """The settings that the run really used, some in place of flags."""
-    plain = {key: value for key, value in vars(settings).items() if not isinstance(value, dict)}
-    return plain | {f"profile: {key}": value for key, value in settings.profile.items()}
-
-
-def _machine() -> dict[str, Any]:
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"host CPUs": os.cpu_count(), "architecture": platform.machine(), "GPUs": ", ".join(gpus) or "none"}
-
-
 def _readable(values: dict[str, Any]) -> dict[str, str]:
     """Settings as text: words without underscores, lists without brackets."""
     return {key.replace("_", " "): plain_text(value) for key, value in values.items()}
+
+
+def remarks_on(
+    records: Sequence[LogRecord],
+    *,
+    score: str,
+    steps: str,
+    is_short: bool,
+    resume: str | None,
+    images: int,
+    image_kind: str,
+    unfound: Sequence[str],
+    is_generated: bool,
+) -> list[str]:
+    """The remarks, the most important first: the finding, the flag that helps, and the page about it.
+
+    One remark at most speaks of the length of the run, so that none advises against another.
+
+    Args:
+        records: the lines of metrics.jsonl.
+        score: the record that models are compared by, such as "eval/mean_iou".
+        steps: the steps that were made, and how many were planned.
+        is_short: whether a model is often poor after so few steps, and this one is not good.
+        resume: the command that goes on, if the run was stopped.
+        images: how many images, or volumes, the score is measured on; `image_kind` is what one of them is called.
+        unfound: names of classes that occur in masks and in no prediction.
+        is_generated: whether the data are generated, so that advice on them is of no use.
+    """
+    remarks = []
+    is_measured = images >= FEW_IMAGES
+    if not is_measured and not is_generated:
+        remarks.append(
+            f"The score is measured on {counted(images, image_kind)} only, so much of it is luck: --fold 1/5 to"
+            " --fold 5/5 measure all (docs/data.md, Validation images)."
+        )
+    # the loss may rise while the score does too: then the score counts
+    is_rising = is_measured and _is_rising(series(records, score))
+    over_fitting = None
+    if is_measured and not is_rising:
+        over_fitting = _over_fitting(records)
+    longer = f"{resume} goes on" if resume else "give more --max-minutes or --epochs (docs/choosing-settings.md)"
+    if over_fitting:
+        remarks.append(over_fitting)
+    elif is_short:
+        remarks.append(f"Only {steps} were made, and below {FEW_STEPS} a model is often poor: {longer}.")
+    elif is_rising:
+        remarks.append(f"The validation score was still rising when the run ended: {longer}.")
+    if unfound:
+        length = "" if over_fitting else "train longer, and "
+        remarks.append(
+            f"Nothing of {listing(unfound)} was found: {length}give --class-weights auto, a larger --scale, or"
+            f" {image_kind}s that show it (docs/reading-the-report.md, Classes)."
+        )
+    if not remarks and series(records, score):
+        remarks.append("Nothing stands out: every class was found, and the validation loss has not risen.")
+    return remarks
+
+
+def _over_fitting(records: Sequence[LogRecord]) -> str | None:
+    """A sentence on a validation loss that has risen since its lowest value while the training loss fell."""
+    losses = series(records, "eval/loss")
+    if len(losses) < QUARTERS:
+        return None
+    lowest, lowest_step = min((loss, step) for step, loss in losses)
+    last_step, last = losses[-1]
+    training = series(records, "train/loss")
+    before = [loss for step, loss in training if step <= lowest_step]
+    after = [loss for step, loss in training if lowest_step < step <= last_step]
+    if not before or not after or last < RISEN_LOSS_FACTOR * lowest or mean(after) >= mean(before):
+        return None
+    return (
+        f"Over-fitting: since step {lowest_step:,} the validation loss has risen from {lowest:.3g} to {last:.3g} while"
+        " the training loss fell; more images help, or --augment strong (docs/reading-the-report.md, Curves)."
+    )
+
+
+def _is_rising(scores: Sequence[tuple[int, float]]) -> bool:
+    """Whether the last quarter of the evaluations has the best score by far."""
+    values = [value for _, value in scores]
+    quarter = len(values) // QUARTERS
+    if len(values) < 2 * QUARTERS:
+        return False
+    return max(values[-quarter:]) >= max(values[:-quarter]) + RISING_GAIN

@@ -25,18 +25,11 @@ def evaluation_pictures(info: DatasetInfo) -> int:
     return VOLUMES if info.val.records.dims == 3 else PICTURES
 
 
-def report_share(info: DatasetInfo, processes: int, *, shows_pictures: bool) -> float:
-    """How many times as long as an evaluation the report's pictures take, those of the whole set, the worst and best.
-
-    Args:
-        shows_pictures: whether an evaluation has pictures too, for a tracker.
-    """
-    evaluated = len(info.val) // processes
-    if shows_pictures:
-        evaluated += evaluation_pictures(info)
+def report_share(info: DatasetInfo, processes: int) -> float:
+    """How many times as long as an evaluation the pictures of the report take: of the whole set, the worst and best."""
     predicted = min(2 * PICTURES, len(info.val))
     factor = DRAWING if info.val.records.dims == 2 else 1
-    return factor * predicted / max(1, evaluated)
+    return factor * predicted / max(1, len(info.val) // processes)
 
 
 def sample_panels(
@@ -78,22 +71,17 @@ def report_pictures(
 
 def _spread(info: DatasetInfo, count: int) -> list[int]:
     """The indices of `count` validation images that can be read, spread over the set."""
-    usable = _usable(info, range(len(info.val)))
+    usable = [index for index in range(len(info.val)) if index not in info.val.bad]
     return [usable[position] for position in spread_indices(len(usable), count)]
 
 
 def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float], count: int) -> list[int]:
     """The indices of the images with the worst scores, then of those with the best, half of `count` each."""
-    indices = _usable(info, np.argsort(comparisons, kind="stable").tolist())
+    indices = [index for index in np.argsort(comparisons, kind="stable").tolist() if index not in info.val.bad]
     if len(indices) <= count:
         return indices
     worst_count = count // 2
     return indices[:worst_count] + indices[worst_count - count :]
-
-
-def _usable(info: DatasetInfo, indices: Iterable[int]) -> list[int]:
-    """The indices of the validation images that can be read."""
-    return [index for index in indices if index not in info.val.bad]
 
 
 def _examples(

@@ -1,6 +1,6 @@
 """images.csv: the score of each validation image.
 
-Module: train_utils/reporting/image_scores.py.
+Module: train_utils/metrics_log.py.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from train_utils.reporting.image_scores import read_image_scores, write_image_scores
+from train_utils.metrics_log import read_image_scores, write_image_scores
 
 NAMES = ["a,b", 'say "x"', "two\nlines", "thrice", "thrice", "thrice", "thrice", "half \udcff"]
 SCORES = [0.1, 0.0, 1.0, 0.4, 0.5, 0.10012562572956085, 0.6, 0.7]

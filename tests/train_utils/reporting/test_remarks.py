@@ -1,24 +1,29 @@
 """The remarks at the end of a run say what stands out, with the flag that mends it.
 
-Module: train_utils/reporting/remarks.py.
+Module: train_utils/reporting/report.py.
 """
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from train_utils.reporting.remarks import Facts, remarks_on
+from train_utils.reporting.report import remarks_on
 
-SOUND = Facts(
-    steps=2000,
-    total_steps=2000,
-    resume=None,
-    validation_images=40,
-    unfound=[],
-    is_generated=False,
-    is_good=False,
-    score="eval/mean_iou",
-)
+SOUND = {
+    "score": "eval/mean_iou",
+    "steps": "2,000 steps",
+    "is_short": False,
+    "resume": None,
+    "images": 40,
+    "image_kind": "image",
+    "unfound": [],
+    "is_generated": False,
+}
+
+
+def remarks(records: list[dict], **changes: Any) -> list[str]:
+    """The remarks on a run that is sound but for some changes."""
+    return remarks_on(records, **SOUND | changes)
 
 
 def log(train: list[float], val: list[float], scores: list[float]) -> list[dict]:
@@ -39,58 +44,50 @@ OVER_AND_RISING = log(
 CLOSER = [{"step": 100 * number, "eval/closeness": 0.1 * number} for number in range(1, 9)]
 
 
+SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
+
+
 @pytest.mark.parametrize(
     ("changes", "records", "parts"),
     [
-        ({"steps": 180}, FLAT, ["Only 180 steps were made", "masks are often poor", "--max-minutes"]),
-        ({"steps": 94, "total_steps": 1200, "resume": "train.py x"}, FLAT, ["94 steps of 1,200 were", "train.py x"]),
-        (
-            {"unfound": ["cat", "dog"]},
-            FLAT,
-            ["Nothing of cat, dog was found", "--class-weights auto or add images of them"],
-        ),
-        ({"unfound": ["cat"], "is_weighted": True}, FLAT, ["train longer, and add images of it (docs"]),
-        (
-            {"unfound": ["cat"], "is_weighted": True, "is_reduced": True},
-            FLAT,
-            ["and give a larger --scale or add images"],
-        ),
+        (SHORT, FLAT, ["Only 94 of 1,200 steps were made", "below 500", "--max-minutes"]),
+        (SHORT | {"resume": "train.py x"}, FLAT, ["Only 94", "train.py x goes on"]),
+        ({"unfound": ["cat", "dog"]}, FLAT, ["Nothing of cat, dog was found: train longer, and give --class-weights"]),
+        ({"unfound": ["cat"]}, FLAT, ["or images that show it"]),
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
-        ({"validation_images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
-        ({}, RISING, ["still rising at the end"]),
-        ({}, OVER_AND_RISING, ["still rising at the end"]),
-        ({"resume": "train.py x"}, RISING, ["still rising when the run was stopped", "train.py x"]),
-        ({"score": "eval/closeness"}, CLOSER, ["still rising at the end"]),
-        ({"steps": 500, "validation_images": 10}, FLAT, ["Nothing stands out"]),
-        ({"steps": 100, "is_good": True}, FLAT, ["Nothing stands out"]),
-        ({"validation_images": 2, "is_generated": True}, FLAT, ["Nothing stands out"]),
+        ({"images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
+        ({}, RISING, ["still rising when the run ended", "--max-minutes"]),
+        ({}, OVER_AND_RISING, ["still rising when the run ended"]),
+        ({"resume": "train.py x"}, RISING, ["still rising when the run ended", "train.py x"]),
+        ({"score": "eval/closeness"}, CLOSER, ["still rising when the run ended"]),
+        ({"images": 10}, FLAT, ["Nothing stands out"]),
+        ({"images": 2, "is_generated": True}, FLAT, ["Nothing stands out"]),
     ],
 )
 def test_what_stands_out_is_a_remark_with_the_flag_that_helps(changes, records, parts):
-    (remark,) = remarks_on(records, replace(SOUND, **changes))
+    (remark,) = remarks(records, **changes)
     assert all(part in remark for part in parts)
 
 
 @pytest.mark.parametrize("records", [OVER, RISING, OVER_AND_RISING])
 def test_few_validation_images_are_the_first_remark_and_bear_no_verdict(records):
-    changes = {"steps": 320, "validation_images": 2, "unfound": ["cat"]}
-    openings = [remark.split()[0] for remark in remarks_on(records, replace(SOUND, **changes))]
-    assert openings == ["The", "Only", "Nothing"]
+    said = remarks(records, **SHORT, images=2, unfound=["cat"])
+    assert [remark.split()[0] for remark in said] == ["The", "Only", "Nothing"]
 
 
-@pytest.mark.parametrize(("records", "opening"), [(OVER, "Over-fitting"), (RISING, "Only 320 steps")])
+@pytest.mark.parametrize(("records", "opening"), [(OVER, "Over-fitting"), (RISING, "Only 94")])
 def test_no_remark_advises_against_another(records, opening):
-    remarks = remarks_on(records, replace(SOUND, steps=320, unfound=["cat"]))
-    assert remarks[0].startswith(opening)
-    assert len(remarks) == 2
-    advises_longer = ["more --max-minutes" in remark or "train longer" in remark for remark in remarks]
+    said = remarks(records, **SHORT, unfound=["cat"])
+    assert said[0].startswith(opening)
+    assert len(said) == 2
+    advises_longer = ["more --max-minutes" in remark or "train longer" in remark for remark in said]
     assert advises_longer == [records is RISING] * 2
 
 
 def test_a_run_without_an_evaluation_is_not_called_sound():
-    assert remarks_on([], SOUND) == []
-    (remark,) = remarks_on([], replace(SOUND, steps=4, resume="train.py x"))
-    assert remark.startswith("Only 4 steps")
+    assert remarks([]) == []
+    (remark,) = remarks([], **SHORT)
+    assert remark.startswith("Only 94")
 
 
 def series(key: str, values: list[float]) -> list[dict]:
@@ -100,7 +97,7 @@ def series(key: str, values: list[float]) -> list[dict]:
 
 def only_remark(*records: dict) -> str:
     """The only remark on a run with these records whose score is flat."""
-    (remark,) = remarks_on([*records, *series("eval/mean_iou", [0.5])], SOUND)
+    (remark,) = remarks([*records, *series("eval/mean_iou", [0.5])])
     return remark
 
 
@@ -122,5 +119,5 @@ def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(
     ],
 )
 def test_a_score_that_gained_a_hundredth_in_the_last_quarter_still_rises(scores, is_said):
-    (remark,) = remarks_on(series("eval/mean_iou", scores), SOUND)
-    assert remark.startswith("The validation score was still rising at the end") is is_said
+    (remark,) = remarks(series("eval/mean_iou", scores))
+    assert remark.startswith("The validation score was still rising when") is is_said

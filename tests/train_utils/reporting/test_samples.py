@@ -41,19 +41,11 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
 
 
 @pytest.mark.parametrize(
-    ("images", "dims", "processes", "shows_pictures", "share"),
-    [
-        (32, 2, 1, False, 24 / 32),
-        (32, 2, 1, True, 24 / 40),
-        (32, 2, 2, False, 24 / 16),
-        (4, 3, 1, True, 4 / 6),
-        (1, 2, 2, False, 1.5),
-    ],
+    ("images", "dims", "processes", "share"),
+    [(32, 2, 1, 24 / 32), (32, 2, 2, 24 / 16), (4, 3, 1, 1), (1, 2, 2, 1.5)],
 )
-def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(
-    images, dims, processes, shows_pictures, share
-):
-    assert report_share(data_set(images, dims), processes, shows_pictures=shows_pictures) == share
+def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(images, dims, processes, share):
+    assert report_share(data_set(images, dims), processes) == share
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:

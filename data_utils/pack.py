@@ -21,8 +21,8 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.analysis.problems import raise_problems
+from data_utils.analysis.inspect_record import Rules
+from data_utils.analysis.inspection import inspect_split
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
 from data_utils.image_io.reader import read_image, read_mask
@@ -148,7 +148,7 @@ def main() -> None:
             location = next(iter(records.metadata.label_sets.values()))
             raise DataError(f"{location}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
-        raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
+        inspect_split(records, "checking files", Rules()).raise_problems()
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
         say(f"{split}: {counted(len(records), 'pair')} in {counted(len(files), 'file')}, {files[0].parent}")

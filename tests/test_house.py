@@ -29,7 +29,7 @@ ROOMS = {
         "find_task",
     ),
     "data_utils": (
-        "target bits point_states config class_map class_names holes invented_values mask_values",
+        "target bits point_states config class_map class_names holes mask_values",
         "image_io",
         "sources",
         "targets",
@@ -49,7 +49,8 @@ ROOMS = {
         "export page",
     ),
     "train_utils": (
-        "dataset check_data",
+        "dataset",
+        "check_data",
         "optim",
         "settings",
         "metrics_log sync_batchnorm sharding",

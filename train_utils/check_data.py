@@ -2,33 +2,22 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.data_warnings import Findings, find_warnings
-from data_utils.analysis.dataset_info import understand
-from data_utils.analysis.inspection import InspectedSplits, SplitInspection, total_pixels
-from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.analysis.label_sets import describe_labels, read_labels
-from data_utils.analysis.point_warnings import describe_points
-from data_utils.analysis.problems import LOSSY, exclude_unreadable, merge_equal
+from data_utils.analysis.checks import find_warnings
+from data_utils.analysis.findings import Findings, examine, labeled_indices
+from data_utils.analysis.inspection import SplitInspection
+from data_utils.analysis.problems import LOSSY, Problem, merge_equal
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.mask_values import value_text
 from data_utils.sources.blocks import describe_neighbors
-from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, annotation_summaries
-from data_utils.targets.palettes import with_palette_colors
-from data_utils.targets.reader import TargetReader
 from runtime.console import counted, first_few, listing
-from runtime.errors import DataError
-from tasks import reader_type
-from tasks.classes.loss import Classes
-from tasks.classes.reader import ClassReader
-from tasks.find_task import find_named_classes, find_task, task_warnings
+from train_utils.dataset import open_data
 from unet.config import IGNORE_INDEX, MaskValue
 
 FILES = 20  # files that are named for each kind of problem
@@ -42,83 +31,63 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 
     Large training images are read in windows if training reads them so.
     """
-    train, val = load_records(replace(config, allow_unpaired=True))
-    warnings = task_warnings(train, config)
-    insists = config.task == Classes.name
-    task = find_task(train, config)
-    config = replace(config, task=task)
-    targets = reader_type(task)
-    with suppress(DataError):  # the error is reported where the masks are understood
-        if targets is ClassReader:
-            train, val, palette_lines = with_palette_colors(train, val, find_named_classes(train, config))
-            warnings += palette_lines
+    data = open_data(replace(config, allow_unpaired=True))
+    splits = (data.train, data.val)
+    findings = examine(splits, data.targets, data.classes, data.config, decodes=True, trusts_values=data.trusts_values)
+    warnings = data.warnings + find_warnings(findings)
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
-        problems[UNPAIRED] += sorted({*train.metadata.unpaired, *val.metadata.unpaired})
-    inspected_splits: list[tuple[SplitInspection, Records]] = []
-    has_names = bool(config.classes or train.metadata.classes)
-    limits_values = targets.has_classes and config.outside_rule is None
-    for split, records in (("training", train), ("validation", val)):
-        windows = config.may_crop and split == "training"
-        inspector = choose_inspector(records, has_classes=limits_values, windows=windows, decodes=True)
-        try:
-            inspection = inspect_split(records, f"reading {split} files", inspector, has_names=has_names)
-            inspected_splits.append((inspection, records))
-        except DataError as error:
-            problems["too many mask values"].append(str(error))
-    kind = "volume" if train.dims == 3 else "image"
-    lines = [f"{config.dataset}: {counted(len(train), f'training {kind}')}, {counted(len(val), f'validation {kind}')}"]
-    lines += describe_annotations(train, val)
-    lines += describe_neighbors(train, val)
-    classes: list[str] = []
-    try:
-        classes, more_warnings = describe_targets(train, val, inspected_splits, targets, config, insists=insists)
-        warnings += more_warnings
-    except DataError as error:
-        # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
-        kinds = {problem.kind for inspection, _ in inspected_splits for problem in inspection.problems.values()}
-        if len(total_pixels(inspected_splits)) > (LOSSY in kinds):
-            problems["classes"].append(str(error))
-    problems["number of channels"] += odd_channels(inspected_splits)
-    for inspection, _ in inspected_splits:
-        for problem in inspection.problems.values():
-            problems[problem.kind].append(problem.text)
-    lines += describe_sizes([inspection for inspection, _ in inspected_splits])
-    lines += classes
+        problems[UNPAIRED] += sorted({line for records in splits for line in records.metadata.unpaired})
+    for kind, text in all_problems(findings):
+        problems[kind].append(text)
+    kind = "volume" if data.train.dims == 3 else "image"
+    training = counted(len(data.train), f"training {kind}")
+    lines = [f"{config.dataset}: {training}, {counted(len(data.val), f'validation {kind}')}"]
+    lines += describe_annotations(splits)
+    lines += describe_neighbors(*splits)
+    lines += describe_sizes(findings.splits)
+    lines += describe_targets(findings)
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
 
 
-def describe_targets(
-    train: Records,
-    val: Records,
-    inspected_splits: InspectedSplits,
-    targets: type[TargetReader],
-    config: DataConfig,
-    *,
-    insists: bool = False,
-) -> tuple[list[str], tuple[str, ...]]:
-    """Lines on the classes and targets, and warnings; masks that make no target become problems.
+def all_problems(findings: Findings) -> list[Problem]:
+    """Mistakes of the data set as a whole, images of other channels than most, and problems of each record."""
+    problems = [problem for split in findings.splits for problem in split.problems.values()]
+    # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
+    readable_values = len(findings.pixels) - (LOSSY in {problem.kind for problem in problems})
+    mistakes = [mistake for mistake in findings.mistakes if mistake.kind != "classes" or readable_values > 0]
+    return [*mistakes, *odd_channels(findings.splits), *problems]
 
-    `insists` is the one of `check_masks`. Raises DataError if the meaning of the masks is unclear.
-    """
-    classes = find_named_classes(train, config)
-    reader, pixels = understand(train, inspected_splits, targets, classes, config, insists=insists)
-    # the report counts all masks, also the ones that training leaves out
-    reader = read_labels(reader.with_pixels(pixels), inspected_splits)
-    warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, bool(classes)))
+
+def describe_targets(findings: Findings) -> list[str]:
+    """Lines on the classes and targets; none if the meaning of the masks is unclear."""
+    reader = findings.reader
+    if reader is None:
+        return []
     lines = []
     if reader.class_map is not None:
-        lines += describe_classes(pixels, reader.class_map)
-    lines += [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
-    lines += reader.describe_records([train, val])
-    lines += describe_points(inspected_splits)
-    if reader.class_map is not None:
-        lines += labeled_share(pixels, reader.class_map)
-    for inspection, records in inspected_splits:
-        exclude_unreadable(inspection, records, reader)
-    return lines, warnings
+        lines += describe_classes(findings.pixels, reader.class_map)
+    return [*lines, *describe_labels(findings), *reader.describe_records(findings.records)]
+
+
+def describe_labels(findings: Findings) -> list[str]:
+    """Lines on how many images are labeled for each class; none if all are labeled for all classes."""
+    if not any(records.metadata.label_sets for records in findings.records):
+        return []
+    names = findings.known_reader.class_names
+    images = 0
+    counts = [0] * len(names)
+    for split in findings.splits:
+        for content, _, members in split.used_contents():
+            images += len(members)
+            for index in labeled_indices(findings.known_reader, content.labeled_for):
+                counts[index] += len(members)
+    lines = [f"images that are labeled for each class, of {images}"]
+    for name, count in zip(names, counts, strict=True):
+        lines.append(f"  {count:>8}  {100 * count / max(images, 1):7.3f} %  {name}")
+    return lines
 
 
 def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
@@ -144,21 +113,9 @@ def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[
     return lines
 
 
-def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
-    """A line on how many pixels are labeled, if some are not."""
-    total = sum(pixels.values())
-    ignored = 0
-    for value, count in pixels.items():
-        if class_map.index_of(value) == IGNORE_INDEX:
-            ignored += count
-    if not ignored:
-        return []
-    return [f"labeled pixels: {100 * (total - ignored) / total:.3f} %"]
-
-
-def describe_annotations(train: Records, val: Records) -> list[str]:
+def describe_annotations(splits: Sequence[Records]) -> list[str]:
     """Lines on the annotation files of both splits, if there are any."""
-    summaries = annotation_summaries([train, val])
+    summaries = annotation_summaries(splits)
     if not summaries:
         return []
     formats = " and ".join(dict.fromkeys(summary.format for summary in summaries))
@@ -167,15 +124,13 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     heading = f"annotations: {formats}"
     if annotated or empty:
         heading += f"; {annotated} images with objects, {empty} without"
-    lines = [heading]
     instances: Counter[str] = Counter()
     for summary in summaries:
         instances.update(summary.instances)
+    lines = [heading]
     if instances:
         lines.append("objects of each class")
-    for name, count in instances.items():
-        lines.append(f"  {count:>8}  {name}")
-    return lines
+    return lines + [f"  {count:>8}  {name}" for name, count in instances.items()]
 
 
 def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
@@ -197,47 +152,40 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
     return lines
 
 
-def odd_channels(inspected_splits: InspectedSplits) -> list[str]:
-    """A line for each record whose channels differ from most; an image of one channel fits to all others."""
+def odd_channels(splits: Sequence[SplitInspection]) -> list[Problem]:
+    """A problem for each record whose channels differ from most; an image of one channel fits to all others."""
     names_by_channels: dict[int, list[str]] = defaultdict(list)
-    for inspection, records in inspected_splits:
-        grey_fits = records.dims == 2
-        for i in np.flatnonzero(inspection.channels > grey_fits).tolist():
-            names_by_channels[int(inspection.channels[i])].append(records.name(i))
+    for split in splits:
+        grey_fits = split.records.dims == 2
+        for i in np.flatnonzero(split.channels > grey_fits).tolist():
+            names_by_channels[int(split.channels[i])].append(split.records.name(i))
     usual = max(names_by_channels, key=lambda count: len(names_by_channels[count]), default=1)
-    odd = []
+    problems = []
     for count, names in names_by_channels.items():
         if count != usual:
-            odd += [(name, count) for name in names]
-    return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]
+            text = f"has {count} channels, most others have {usual}"
+            problems += [Problem("number of channels", f"{name}: {text}") for name in names]
+    return sorted(problems)
 
 
-def most_common(sizes: Counter) -> str:
-    """The most common sizes or spacings, each with its count."""
-    texts = []
-    for size, count in sizes.most_common():
-        sides = " x ".join(map(str, size))
-        texts.append(f"{sides}: {count}")
-    return listing(texts, limit=10)
-
-
-def describe_sizes(inspections: Sequence[SplitInspection]) -> list[str]:
+def describe_sizes(splits: Sequence[SplitInspection]) -> list[str]:
     """Lines on sizes, the spacings of volumes, and modes."""
-    sizes: Counter = Counter()
-    modes: Counter = Counter()
-    spacings: Counter = Counter()
-    for inspection in inspections:
-        sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
-        modes.update(inspection.modes)
-        for spacing in inspection.spacings[inspection.spacings.any(axis=1)].tolist():
-            spacings[tuple(f"{side:.3g}" for side in spacing)] += 1
+    sizes: Counter[str] = Counter()
+    spacings: Counter[str] = Counter()
+    modes: Counter[str] = Counter()
+    for split in splits:
+        sizes.update(" x ".join(map(str, size)) for size in split.sizes.tolist() if any(size))
+        for spacing in split.spacings.tolist():
+            if any(spacing):
+                spacings[" x ".join(f"{side:.3g}" for side in spacing)] += 1
+        modes.update(split.modes)
+    axes = "height x width"
+    if splits and splits[0].records.dims == 3:
+        axes = "depth x height x width"
+    titles = {f"sizes ({axes})": sizes, "spacings in mm along z, y, x": spacings, "image modes": modes}
     lines = []
-    if sizes:
-        axes = "depth x height x width" if inspections[0].sizes.shape[1] == 3 else "height x width"
-        lines.append(f"sizes ({axes}): {most_common(sizes)}")
-    if spacings:
-        lines.append(f"spacings in mm along z, y, x: {most_common(spacings)}")
-    if modes:
-        counts = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
-        lines.append(f"image modes: {counts}")
+    for title, counts in titles.items():
+        if counts:
+            texts = [f"{text}: {count}" for text, count in counts.most_common()]
+            lines.append(f"{title}: {listing(texts, limit=10)}")
     return lines

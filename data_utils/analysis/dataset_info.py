@@ -6,16 +6,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from data_utils.analysis.checks import find_warnings
 from data_utils.analysis.content import sampled_indices
-from data_utils.analysis.data_warnings import Findings, find_warnings
 from data_utils.analysis.distinct_rows import rows_as_text
-from data_utils.analysis.inspection import ClassLocations, InspectedSplits, SplitInspection, total_pixels
-from data_utils.analysis.inspectors import choose_inspector, inspect_once, inspect_split
-from data_utils.analysis.label_sets import read_labels
-from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
-from data_utils.analysis.problems import exclude_unreadable, raise_problems
-from data_utils.analysis.spoiled_masks import check_masks
-from data_utils.analysis.volume_statistics import target_spacing, usable_spacings, volume_normalization
+from data_utils.analysis.findings import Findings, examination_rules, examine
+from data_utils.analysis.inspect_record import ClassLocations
+from data_utils.analysis.inspection import SplitInspection, inspect_split
+from data_utils.analysis.normalization import (
+    STATISTICS_IMAGES,
+    Normalization,
+    measure_normalization,
+    target_spacing,
+    usable_spacings,
+    volume_normalization,
+)
 from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
@@ -23,7 +27,6 @@ from data_utils.sources.records import ListRecords, Records
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.console import counted, listing
-from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue, NetworkAxes, Preprocess, level_axes
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
@@ -164,83 +167,36 @@ def inspect_files(
     config: DataConfig,
     classes: NamedClasses,
     *,
-    insists: bool = False,
+    trusts_values: bool = False,
 ) -> DatasetInfo:
-    """Inspect files that can be read before training; `insists` is the one of `check_masks`.
+    """Inspect files that can be read before training; `trusts_values` is the one of `examine`.
 
-    Raises DataError for settings that do not fit the data.
+    Raises DataError for files that cannot be used, and for masks whose meaning is unclear.
     """
-    _check_settings(train, config)
-    limits_values = targets.has_classes and config.outside_rule is None
-    has_names = bool(classes)
-    inspected_splits: list[tuple[SplitInspection, Records]] = []
-    for title, records in (("checking training files", train), ("checking validation files", val)):
-        windows = config.may_crop and records is train  # validation images are not cropped
-        inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
-        inspected_splits.append((inspect_once(records, title, inspector, has_names=has_names), records))
-    for inspection, records in inspected_splits:
-        _check(inspection, records, config)
-    reader, pixels = understand(train, inspected_splits, targets, classes, config, insists=insists)
-    for inspection, records in inspected_splits:
-        exclude_unreadable(inspection, records, reader)
-        _check(inspection, records, config)
-    # the pixels of the masks that are left; the report of --check-data counts all
-    reader = read_labels(reader.with_pixels(total_pixels(inspected_splits)), inspected_splits)
-    train_split, val_split = (_split(records, inspection, reader) for inspection, records in inspected_splits)
-    train_inspection, _ = inspected_splits[0]
+    findings = examine((train, val), targets, classes, config, trusts_values=trusts_values)
+    findings.raise_problems()
+    reader = findings.known_reader
+    train_split, val_split = (_split(inspection, reader) for inspection in findings.splits)
+    inspection = findings.splits[0]
     if train.dims == 3:
-        normalization = volume_normalization(train_inspection, train.metadata.modality, config)
+        modality = train.metadata.modality
+        normalization = volume_normalization(inspection.channels, inspection.foreground, modality, config)
     else:
-        normalization = measure_normalization(train, config, train_inspection.problems)
-    warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, has_names))
-    return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
+        normalization = measure_normalization(train, config, inspection.problems)
+    return DatasetInfo(config, train_split, val_split, reader, normalization, find_warnings(findings))
 
 
-def _check_settings(records: Records, config: DataConfig) -> None:
-    """Raises DataError for settings that do not suit such records."""
-    if records.dims == 3 and (config.image_size or config.scale not in (None, 1)):
-        raise DataError(
-            "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
-        )
-    if records.dims == 2 and config.normalization:
-        raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
-
-
-def understand(
-    train: Records,
-    inspected_splits: InspectedSplits,
-    targets: type[TargetReader],
-    classes: NamedClasses,
-    config: DataConfig,
-    *,
-    insists: bool,
-) -> tuple[TargetReader, dict[MaskValue, int]]:
-    """The reader of the targets, and how many pixels of the masks hold each value.
-
-    Args:
-        classes: the classes that --classes or the data set names.
-        insists: whether a flag says that the values of masks are classes.
-
-    Raises DataError if the meaning of the masks is unclear.
-    """
-    pixels = total_pixels(inspected_splits)
-    if targets.has_classes and not classes:
-        check_masks(inspected_splits, pixels, insists=insists)
-    return targets.from_records(train, pixels, classes, config).with_records(train), pixels
-
-
-def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
-    """The split for training, made from its records and their inspection."""
-    background: MaskValue | None = None
-    spacings = None
-    if records.dims == 3:
-        background = 0
-        spacings = usable_spacings(inspection.spacings)
+def _split(inspection: SplitInspection, reader: TargetReader) -> Split:
+    """A split for training, from its inspection."""
+    records = inspection.records
+    are_volumes = records.dims == 3
     locations = {}
     for i, class_locations in inspection.class_locations.items():
         labeled = reader.labeled_in_map(records.label_set(i))
-        locations[i] = list_locations(class_locations, reader, background, labeled)
-    return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
+        locations[i] = list_locations(class_locations, reader, 0 if are_volumes else None, labeled)
+    bad = {i: problem.text for i, problem in inspection.problems.items()}
+    spacings = usable_spacings(inspection.spacings) if are_volumes else None
+    return Split(records, inspection.usable_sizes(), bad, locations, spacings)
 
 
 def sample_stream(
@@ -248,27 +204,18 @@ def sample_stream(
 ) -> DatasetInfo:
     """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
     sample = _random_sample(train, config.seed)
-    inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
-    inspection = inspect_split(sample, "reading a sample", inspector)
-    _check(inspection, sample, config)
-    pixels = total_pixels([(inspection, sample)])
-    possible_pixels = pixels
-    # masks outside the sample may hold the usual 255
-    if all(isinstance(value, int) for value in pixels):
-        possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    reader = targets.from_values(possible_pixels, classes, config)
-    exclude_unreadable(inspection, sample, reader)
-    _check(inspection, sample, config)
-    normalization = measure_normalization(sample, config, inspection.problems)
-    train_split = Split(train, np.zeros((len(train), 2), np.int32))
-    val_split = Split(val, np.zeros((len(val), 2), np.int32))
+    findings = examine([sample], targets, classes, config, is_sample=True)
+    findings.raise_problems()
+    reader = findings.known_reader
+    normalization = measure_normalization(sample, config, findings.splits[0].problems)
+    train_split, val_split = (Split(records, np.zeros((len(records), 2), np.int32)) for records in (train, val))
     if not config.image_size:
-        val_inspector = choose_inspector(val, has_classes=targets.has_classes)
-        val_inspection = inspect_split(val, "checking validation files", val_inspector)
-        exclude_unreadable(val_inspection, val, reader)
-        _check(val_inspection, val, config)
-        val_split = Split(val, usable_sizes(val_inspection), _texts(val_inspection))
-    return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
+        rules = examination_rules(targets, config, is_training=False)
+        inspection = inspect_split(val, "checking validation files", rules, has_names=bool(classes))
+        inspection.exclude_unreadable(reader)
+        Findings(config, bool(classes), [inspection]).raise_problems()
+        val_split = _split(inspection, reader)
+    return DatasetInfo(config, train_split, val_split, reader, normalization)
 
 
 def _random_sample(stream: Records, seed: int) -> ListRecords:
@@ -284,12 +231,6 @@ def _random_sample(stream: Records, seed: int) -> ListRecords:
         for index in rng.permutation(sizes[group])[:share]:
             sample.append(stream[int(firsts[group] + index)])
     return ListRecords(sample)
-
-
-def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:
-    """Raises DataError for problems, unless --on-bad-sample skips them and some records are left."""
-    if not config.skipped_errors or len(inspection.problems) == len(records):
-        raise_problems(inspection, len(records))
 
 
 def list_locations(
@@ -308,25 +249,9 @@ def list_locations(
         values = [value for value in class_locations if background is None or not reader.is_empty(value)]
         return [class_locations[value] for value in values]
     locations: dict[int, list[np.ndarray]] = {}
+    background_index = None if background is None else class_map.index_of(background)
     for value, pixels in class_locations.items():
         index = class_map.index_of(value)
-        if index is not None and index != IGNORE_INDEX:
+        if index not in (None, IGNORE_INDEX, background_index) and (labeled is None or index in labeled):
             locations.setdefault(index, []).append(pixels)
-    background_index = None if background is None else class_map.index_of(background)
-    if background_index is not None:
-        locations.pop(background_index, None)
-    if labeled is not None:
-        locations = {index: pixels for index, pixels in locations.items() if index in labeled}
     return [np.concatenate(locations[index]) for index in sorted(locations)]
-
-
-def _texts(inspection: SplitInspection) -> dict[int, str]:
-    """Index -> text of the problem, for the records with problems."""
-    return {i: problem.text for i, problem in inspection.problems.items()}
-
-
-def usable_sizes(inspection: SplitInspection) -> np.ndarray:
-    """(N, 2 or 3) int32 sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
-    is_known = np.asarray(inspection.sizes.any(axis=1))
-    sizes, counts = np.unique(inspection.sizes[is_known], axis=0, return_counts=True)
-    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()]).astype(np.int32)

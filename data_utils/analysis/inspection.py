@@ -1,25 +1,25 @@
-"""What one look at records finds: sizes, mask values, and problems; of a record, and of all records of a split."""
+"""The inspection of a split: every record is looked at once, and what is found is remembered until a file changes."""
 
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import PointSource
-from data_utils.image_io.volume_formats import Spacing
-from data_utils.mask_values import count_colors
-from data_utils.point_states import PRESENT
+from data_utils.analysis.inspect_record import ClassLocations, Inspection, Rules, inspect_record
+from data_utils.analysis.normalization import Foreground, measure_foreground
+from data_utils.analysis.problems import Problem, describe_excess, merge_equal
+from data_utils.class_map import ClassMap
+from data_utils.mask_values import MAX_VALUES, as_color, count_colors, show
 from data_utils.sources.records import LabelSet, Records
-from runtime.cache import JSON
+from data_utils.targets.reader import TargetReader
+from runtime.cache import JSON, digest, load_value, store_value
+from runtime.console import listing, track
 from runtime.errors import DataError
+from runtime.parallel import CHUNK, map_indices
 from unet.config import MaskValue
-
-# some pixels of each value of a mask, (n, 2) as (row, column), or voxels (n, 3); nnU-Net has them under this name
-ClassLocations = dict[MaskValue, np.ndarray]
 
 
 class Content(NamedTuple):
@@ -30,93 +30,25 @@ class Content(NamedTuple):
     labeled_for: LabelSet | None
 
 
-class Problem(NamedTuple):
-    """A mistake in a record: its kind in a word or two, and a line that names the file."""
-
-    kind: str
-    text: str
-
-
-class UnusableRecord(Exception):  # it says what a record is
-    """A record cannot be used, for a `problem`."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.text)
-        self.problem = problem
-
-
-@contextmanager
-def problem_of_kind(kind: str) -> Iterator[None]:
-    """A context in which a DataError makes the record unusable, with a problem of this kind."""
-    try:
-        yield
-    except DataError as error:
-        raise UnusableRecord(Problem(kind, str(error))) from error
-
-
-class Foreground(NamedTuple):
-    """Statistics of labeled voxels of a split: the values that CT is clipped to, mean and deviation of each channel."""
-
-    clip: tuple[float, float]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What one look at a record finds.
-
-    Args:
-        size: (*spatial) of the image.
-        mask_size: (*spatial) of the mask.
-        mode: the image's type, as Pillow or NumPy names it.
-        kind: the kind of the mask's values: "numbers", "greys" or "colors".
-        pixels: how many pixels of the mask hold each value.
-        class_locations: some pixels of each value, for volumes and for images too large to be decoded whole for every
-            crop; else None.
-        channels: the channels of an image that was decoded whole; 0 for any other.
-        spacing: (z, y, x) in mm of a volume.
-        foreground: the values of some labeled voxels of a volume, (n, C) float32.
-    """
-
-    size: tuple[int, ...]
-    mask_size: tuple[int, ...]
-    mode: str
-    kind: str
-    pixels: dict[MaskValue, int]
-    class_locations: ClassLocations | None = None
-    channels: int = 0
-    spacing: Spacing | None = None
-    foreground: np.ndarray | None = None
-
-
-def point_locations(pixels: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
-    """Number of each present point, from 1 -> its pixel (1, n), given all `pixels` (K, n) in an image of `size`."""
-    locations: ClassLocations = {}
-    for number, (position, state) in enumerate(zip(pixels, source.states, strict=True), 1):
-        if state == PRESENT:
-            locations[number] = position.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
-    return locations
-
-
 @dataclass
 class SplitInspection:
     """What one look at each record of a split finds.
 
     Args:
         sizes: (N, 2) int64 as (H, W), or (N, 3); zeros where a record cannot be used.
-        members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
+        members: (N,) int64, the number of each mask's content among `contents`, -1 where a record cannot be used.
         channels: (N,) int64, the channels of each image; 0 where the image was not decoded.
         spacings: (N, 3), (z, y, x) in mm; zeros for images, and where a record cannot be used.
         resized_masks: how many masks have another size than their images, in the same proportions.
         modes: how many images have each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
-        problems: index -> problem, for the records that cannot be used.
         class_locations: some pixels of each value, for the records that have them.
         foreground: the intensities of labeled voxels; None for images, if no voxel is labeled, or if not all volumes
             have as many channels.
+        problems: index -> problem, for the records that cannot be used.
     """
 
+    records: Records
     sizes: np.ndarray
     members: np.ndarray
     channels: np.ndarray
@@ -124,29 +56,30 @@ class SplitInspection:
     resized_masks: int = 0
     modes: Counter = field(default_factory=Counter)
     contents: dict[Content, Counter] = field(default_factory=dict)
-    problems: dict[int, Problem] = field(default_factory=dict)
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
     foreground: Foreground | None = None
-    _numbers: dict[Content, int] = field(default_factory=dict)  # the index of each of the contents
+    problems: dict[int, Problem] = field(default_factory=dict)
+    _numbers: dict[Content, int] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, count: int, dims: int = 2) -> "SplitInspection":
-        """The inspection of `count` images or volumes before the first is inspected."""
-        sizes = np.zeros((count, dims), np.int64)
-        return cls(sizes, np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros((count, 3)))
+    def empty(cls, records: Records) -> "SplitInspection":
+        """The inspection before the first record is looked at."""
+        count = len(records)
+        sizes = np.zeros((count, records.dims), np.int64)
+        return cls(records, sizes, np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros((count, 3)))
 
-    def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
-        """Add the inspection of record i, whose image is labeled for the classes `labeled_for`."""
-        content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labeled_for)
-        self.sizes[i] = inspection.size
-        self.channels[i] = inspection.channels
-        self.spacings[i] = inspection.spacing or 0
-        self.resized_masks += inspection.size != inspection.mask_size
-        self.modes[inspection.mode] += 1
-        if inspection.class_locations is not None:
-            self.class_locations[i] = inspection.class_locations
+    def add(self, i: int, found: Inspection) -> None:
+        """Add the inspection of record i."""
+        content = Content(found.kind, tuple(sorted(found.pixels)), self.records.label_set(i))
         self.members[i] = self._numbers.setdefault(content, len(self._numbers))
-        self.contents.setdefault(content, Counter()).update(inspection.pixels)
+        self.contents.setdefault(content, Counter()).update(found.pixels)
+        self.sizes[i] = found.size
+        self.channels[i] = found.channels
+        self.spacings[i] = found.spacing or 0
+        self.resized_masks += found.is_resized
+        self.modes[found.mode] += 1
+        if found.class_locations is not None:
+            self.class_locations[i] = found.class_locations
 
     def used_contents(self) -> Iterator[tuple[Content, Counter, np.ndarray]]:
         """Each of the `contents` of usable records, with its pixels and the indices of these records."""
@@ -158,72 +91,155 @@ class SplitInspection:
                 yield content, pixels, by_content[start:end]
             start = end
 
-    def exclude(self, i: int, problem: Problem) -> None:
-        """Note that a record cannot be used."""
-        self.problems[i] = problem
-        self.members[i] = -1
+    @property
+    def usable(self) -> list[int]:
+        """The indices of the records that can be used."""
+        return np.flatnonzero(self.members >= 0).tolist()
+
+    def usable_sizes(self) -> np.ndarray:
+        """(N, 2 or 3) int32; a record without a size has the most frequent one, so that fillers add no new shape."""
+        is_known = np.asarray(self.sizes.any(axis=1))
+        sizes, counts = np.unique(self.sizes[is_known], axis=0, return_counts=True)
+        return np.where(is_known[:, None], self.sizes, sizes[counts.argmax()]).astype(np.int32)
+
+    def exclude_unreadable(self, reader: TargetReader) -> None:
+        """Add to the problems the records whose masks hold values that cannot be turned into a target."""
+        for content, _, members in self.used_contents():
+            if reader.class_map is not None:
+                kind = "unknown mask value"
+                text = _unknown_values(content, reader.class_map)
+            else:
+                kind = "number of no object"
+                text = reader.find_problem(content.values)
+            if not text:
+                continue
+            for i in members.tolist():
+                self.problems[i] = Problem(kind, f"{self.records.name(i)}: {text}")
+            self.members[members] = -1
+
+    def raise_problems(self, *, skips: bool = False) -> None:
+        """Raises one DataError for all problems, which names the first few; with `skips`, only if no record is left."""
+        count = len(self.records)
+        if not self.problems or (skips and len(self.problems) < count):
+            return
+        texts = [problem.text for problem in self.problems.values()]
+        problem_list = listing(merge_equal(texts), separator="; ")
+        remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
+        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {problem_list}{remedy}")
 
     def to_json(self) -> JSON:
         """What the cache stores; problems are left out, since an inspection with any is not remembered."""
-        contents = []
-        for content, pixels in self.contents.items():
-            contents.append([content.kind, list(pixels.items()), content.labeled_for])
+        contents = [[kind, list(pixels.items()), labeled] for (kind, _, labeled), pixels in self.contents.items()]
         locations = []
         for i, by_value in self.class_locations.items():
-            texts = [[value, _to_text(pixels)] for value, pixels in by_value.items()]
-            locations.append([i, texts])
+            locations.append([i, [[value, _array_to_json(pixels)] for value, pixels in by_value.items()]])
         return {
-            "sizes": self.sizes.tolist(),
-            "members": self.members.tolist(),
-            "channels": self.channels.tolist(),
-            "spacings": self.spacings.tolist() if self.spacings.any() else [],
+            "columns": list(map(_array_to_json, (self.sizes, self.members, self.channels, self.spacings))),
             "resized_masks": self.resized_masks,
-            "modes": dict(self.modes),
+            "modes": self.modes,
             "contents": contents,
             "class_locations": locations,
             "foreground": self.foreground,
         }
 
     @classmethod
-    def from_json(cls, value: JSON, dims: int = 2) -> "SplitInspection":
+    def from_json(cls, value: JSON, records: Records) -> "SplitInspection":
         """The inverse of `to_json`."""
-        members = np.array(value["members"], np.int64)
-        split = cls.empty(len(members), dims)
-        split.members = members
-        split.sizes[:] = np.array(value["sizes"]).reshape(-1, dims)
-        split.channels[:] = value["channels"]
-        split.spacings[:] = value["spacings"] or 0
+        sizes, members, channels, spacings = map(_array_from_json, value["columns"])
+        split = cls(records, sizes, members, channels, spacings)
         split.resized_masks = value["resized_masks"]
         split.modes = Counter(value["modes"])
-        for kind, items, labeled_for in value["contents"]:
+        for kind, items, labeled in value["contents"]:
             pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
-            if labeled_for is not None:
-                labeled_for = tuple(labeled_for)
+            labeled_for = None if labeled is None else tuple(labeled)
             split.contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
         for i, by_value in value["class_locations"]:
-            locations = {}
-            for json_value, text in by_value:
-                locations[mask_value_from_json(json_value)] = _from_text(text)
-            split.class_locations[i] = locations
+            split.class_locations[i] = {mask_value_from_json(key): _array_from_json(array) for key, array in by_value}
         if value["foreground"]:
             split.foreground = Foreground(*map(tuple, value["foreground"]))
         return split
 
 
-InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the inspection of each split, beside its records
+def mask_value_from_json(value: Any) -> MaskValue:
+    """A number, or a color, which JSON has as a list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
-def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
-    """Every value in any mask and how many pixels hold it.
+def _array_to_json(array: np.ndarray) -> JSON:
+    return [str(array.dtype), array.shape, b64encode(array.tobytes()).decode()]
+
+
+def _array_from_json(value: JSON) -> np.ndarray:
+    dtype, shape, text = value
+    return np.frombuffer(bytearray(b64decode(text)), dtype).reshape(shape)
+
+
+def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
+    """The mistake in masks that hold values without a class; None if all have one."""
+    values = content.values
+    if class_map.has_colors and content.kind == "greys":
+        values = tuple(map(as_color, values))
+    unknown = [value for value in values if class_map.index_of(value) is None]
+    if not unknown:
+        return None
+    return (
+        f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; name them in"
+        " --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+    )
+
+
+def inspect_split(records: Records, title: str, rules: Rules, *, has_names: bool = False) -> SplitInspection:
+    """The inspection of all records, from the cache or, if images are decoded or there were problems, made anew.
+
+    Args:
+        has_names: whether the classes have names, so that masks with other values will be listed.
+
+    Raises DataError only for masks that hold too many values together.
+    """
+    key = None if rules.decodes else records.digest
+    key = key and digest("inspection of a split", key, repr(rules))
+    try:
+        return SplitInspection.from_json(load_value(key), records)
+    except (OSError, ValueError):  # nothing is stored, or it is damaged
+        split = _look_at_all(records, title, rules, has_names)
+    if not split.problems:
+        store_value(key, split.to_json())
+    return split
+
+
+def _look_at_all(records: Records, title: str, rules: Rules, has_names: bool) -> SplitInspection:
+    """The inspection of all records, in threads, with a progress bar."""
+    split = SplitInspection.empty(records)
+    pixels: dict[str, Counter[MaskValue]] = defaultdict(Counter)
+    foregrounds: list[np.ndarray] = []
+    chunk = CHUNK if records.dims == 2 else 1
+    inspections = map_indices(lambda i: inspect_record(records[i], rules), len(records), chunk)
+    for i, found in enumerate(track(inspections, len(records), title)):
+        if isinstance(found, Problem):
+            split.problems[i] = found
+            continue
+        split.add(i, found)
+        if found.foreground is not None:
+            foregrounds.append(found.foreground)
+        pixels_of_kind = pixels[found.kind]
+        pixels_of_kind.update(found.pixels)
+        if rules.has_classes and not has_names and len(pixels_of_kind) > MAX_VALUES:
+            raise DataError(f"the masks up to {records.name(i)} hold {describe_excess(pixels_of_kind)}")
+    split.foreground = measure_foreground(foregrounds)
+    return split
+
+
+def total_pixels(splits: Sequence[SplitInspection]) -> dict[MaskValue, int]:
+    """Every value in any usable mask and how many pixels hold it.
 
     Raises DataError if masks of numbers and color masks are mixed.
     """
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
-    for inspection, records in inspected_splits:
-        for content, pixels, members in inspection.used_contents():
+    for split in splits:
+        for content, pixels, members in split.used_contents():
             totals[content.kind].update(pixels)
-            examples.setdefault(content.kind, records.name(int(members[0])))
+            examples.setdefault(content.kind, split.records.name(int(members[0])))
     numbers, greys, colors = totals.values()
     if colors and numbers:
         raise DataError(
@@ -234,28 +250,10 @@ def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
     return dict(greys + numbers + colors)
 
 
-def pixels_by_labels(inspected_splits: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
+def pixels_by_labels(splits: Sequence[SplitInspection]) -> dict[LabelSet | None, dict[MaskValue, int]]:
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
     totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
-    for inspection, _ in inspected_splits:
-        for content, pixels, _ in inspection.used_contents():
+    for split in splits:
+        for content, pixels, _ in split.used_contents():
             totals[content.labeled_for].update(pixels)
     return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}
-
-
-def mask_value_from_json(value: Any) -> MaskValue:
-    """A number, or a color, which JSON has as a list."""
-    if isinstance(value, list):
-        return tuple(value)
-    return value
-
-
-def _to_text(locations: np.ndarray) -> JSON:
-    """Pixels (n, d), which may be many, as d and a text."""
-    return [locations.shape[1], b64encode(locations.astype("<u4").tobytes()).decode()]
-
-
-def _from_text(value: JSON) -> np.ndarray:
-    """(n, d) int64, the inverse of `_to_text`."""
-    dims, text = value
-    return np.frombuffer(b64decode(text), "<u4").reshape(-1, dims).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of the training images, which normalize what the network sees."""
+"""How images and volumes are normalized, and the spacing of volumes: from measurements on the training split."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -10,6 +10,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_image
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.records import Records
 from runtime.cache import digest, load_or_compute
@@ -19,6 +20,9 @@ from runtime.errors import DataError
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
 SAMPLES = 4  # a large image is measured on so many windows down and across
 SIDE = 512  # pixels of a side of such a window
+PERCENTILES = (0.5, 99.5)  # the values of labeled voxels that CT is clipped to (nnU-Net's)
+ANISOTROPIC = 3  # times the finest spacing: from there on a spacing is coarse
+COARSE_PERCENTILE = 10  # the spacing to choose along a coarse axis, lest most volumes lose slices (nnU-Net's)
 
 
 class Sums(NamedTuple):
@@ -52,6 +56,14 @@ class Normalization(NamedTuple):
     pixel_types: tuple[str, ...]
     clip: tuple[float, float] | None = None
     standardize: bool = False
+
+
+class Foreground(NamedTuple):
+    """Statistics of labeled voxels of a split: the values that CT is clipped to, mean and deviation of each channel."""
+
+    clip: tuple[float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
@@ -136,3 +148,62 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
     squares = sum(image.squares for image in sums) / pixels
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def measure_foreground(values: Sequence[np.ndarray]) -> Foreground | None:
+    """The statistics of the `values` (n, C) of labeled voxels of each volume.
+
+    None if no voxel is labeled, or not all volumes have as many channels.
+    """
+    if len({volume_values.shape[1] for volume_values in values}) != 1 or not any(map(len, values)):
+        return None
+    voxels = np.concatenate(values)
+    lowest, highest = np.percentile(voxels, PERCENTILES).tolist()
+    mean = voxels.mean(axis=0, dtype=np.float64)
+    std = voxels.std(axis=0, dtype=np.float64)
+    return Foreground((lowest, highest), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
+
+
+def usable_spacings(spacings: np.ndarray) -> np.ndarray:
+    """(N, 3) spacings; a volume without a spacing gets the median of the others."""
+    is_known = np.asarray(spacings.any(axis=1))
+    return np.where(is_known[:, None], spacings, np.median(spacings[is_known], axis=0))
+
+
+def volume_normalization(
+    channels: np.ndarray, foreground: Foreground | None, modality: str | None, config: DataConfig
+) -> Normalization:
+    """The normalization of --normalization; by default CT is clipped, other volumes are standardized one by one.
+
+    `channels` (N,) are those of each volume, 0 for volumes that cannot be used.
+    """
+    counts, volumes = np.unique(channels[channels > 0], return_counts=True)
+    if len(counts) > 1 and not config.skipped_errors:
+        raise DataError(f"volumes have {' and '.join(map(str, counts))} channels; --check-data lists them")
+    usual = int(counts[volumes.argmax()])
+    is_ct = (modality or "").upper() == "CT"
+    kind = config.normalization or ("ct" if is_ct else "z-score")
+    if kind == "z-score":
+        return Normalization((0.0,) * usual, (1.0,) * usual, (), standardize=True)
+    if foreground is None:
+        raise DataError(
+            "--normalization ct is measured on labeled voxels, but there are none; use --normalization z-score"
+        )
+    (lowest, highest), mean, std = foreground
+    return Normalization(mean, std, (), (lowest, highest) if lowest < highest else None)
+
+
+def target_spacing(spacings: np.ndarray) -> Spacing:
+    """The spacing (z, y, x) in mm to which volumes of `spacings` (N, 3) are resampled: the median along each axis.
+
+    Along an axis that is coarse in most volumes, the spacing is finer than the median, but not finer than along the
+    other axes.
+    """
+    target = np.median(spacings, axis=0)
+    coarsest = int(target.argmax())
+    if target[coarsest] > ANISOTROPIC * target.min():
+        finer = np.percentile(spacings[:, coarsest], COARSE_PERCENTILE)
+        target[coarsest] = max(finer, np.delete(target, coarsest).max())
+    # affines hold more digits than are significant
+    z, y, x = (float(f"{side:.6g}") for side in target)
+    return z, y, x

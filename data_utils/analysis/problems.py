@@ -1,84 +1,68 @@
-"""The problems for which records cannot be used, and how their lines are merged and raised."""
+"""The problems for which records cannot be used, and how lines on them are merged."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from data_utils.analysis.inspection import Content, Problem, SplitInspection, UnusableRecord
-from data_utils.class_map import ClassMap
-from data_utils.image_io.reader import size_mismatch
-from data_utils.image_io.resize import same_proportions
-from data_utils.invented_values import SWAPPED_FOLDERS_HINT, describe_invented, excess_values
-from data_utils.mask_values import MAX_VALUES, as_color, show
-from data_utils.sources.records import Records
-from data_utils.targets.reader import TargetReader
+from data_utils.mask_values import MAX_VALUES, show, sort_values
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
+REPAIR = (
+    "Export the masks again without smoothing (re-saving them keeps the invented values),"
+    " see docs/preparing-masks.md#no-smoothed-edges"
+)
+SWAPPED_FOLDERS_HINT = "are images and masks swapped?"
 LOSSY = "lossy mask"  # a kind of problem
-NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
 MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
 
 
-def check_proportions(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
-    """Raises UnusableRecord if image and mask (H, W) have different proportions."""
-    if not same_proportions(image, mask):
-        raise UnusableRecord(Problem("mask and image differ in proportions", size_mismatch(name, image, mask)))
+class Problem(NamedTuple):
+    """A mistake in a record: its kind in a few words, and a line that names the file."""
+
+    kind: str
+    text: str
 
 
-def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool = False) -> None:
+class UnusableRecord(Exception):  # it says what a record is
+    """A record cannot be used, for a `problem`."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(kind, text)
+
+
+@contextmanager
+def problem_of_kind(kind: str) -> Iterator[None]:
+    """A context in which a DataError makes the record unusable, with a problem of this kind."""
+    try:
+        yield
+    except DataError as error:
+        raise UnusableRecord(kind, str(error)) from error
+
+
+def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool) -> None:
     """Raises UnusableRecord if a mask of classes holds values that JPEG has invented, or too many."""
-    excess = excess_values(pixels)
     if is_jpeg and len(pixels) > 2:
-        text = f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?"
-        if excess is None or describe_invented(pixels) is not None:
-            text = (
-                f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and"
-                " re-saving the file keeps them: export the mask again as PNG (or are images and masks swapped?)"
-            )
-        raise UnusableRecord(Problem(LOSSY, text))
-    if excess is not None:
-        text = f"{name}: mask holds more than {MAX_VALUES} values: {excess}"
-        raise UnusableRecord(Problem("too many mask values", text))
+        raise UnusableRecord(
+            LOSSY,
+            f"{name}: mask is a JPEG with the values {show(sort_values(pixels))}; compression has invented some, and"
+            f" re-saving the file keeps them: export the mask again as PNG (or {SWAPPED_FOLDERS_HINT})",
+        )
+    if len(pixels) > MAX_VALUES:
+        raise UnusableRecord("too many mask values", f"{name}: mask holds {describe_excess(pixels)}")
 
 
-def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
-    """Add to the inspection's problems the records whose masks hold values that cannot be turned into a target."""
-    for content, _, members in inspection.used_contents():
-        if reader.class_map is not None:
-            kind = "unknown mask value"
-            text = _unknown_values(content, reader.class_map)
-        else:
-            kind = "number of no object"
-            text = reader.find_problem(content.values)
-        if not text:
-            continue
-        for i in members.tolist():
-            inspection.exclude(i, Problem(kind, f"{records.name(i)}: {text}"))
-
-
-def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
-    """The mistake in masks that hold values without a class; None if all have one."""
-    values = content.values
-    if class_map.has_colors and content.kind == "greys":
-        values = tuple(as_color(value) for value in values)
-    unknown = [value for value in values if class_map.index_of(value) is None]
-    if not unknown:
-        return None
+def describe_excess(pixels: Mapping[MaskValue, int]) -> str:
+    """The values of masks that hold more than a data set may have, and their likely origins, in words."""
     return (
-        f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; name them in"
-        " --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+        f"more than {MAX_VALUES} values: {show(sort_values(pixels))}; are these smoothed edges (JPEG,"
+        f" interpolation)? {REPAIR}; or are these numbers of objects (--task objects), or {SWAPPED_FOLDERS_HINT}"
     )
-
-
-def raise_problems(inspection: SplitInspection, count: int) -> None:
-    """One DataError for all problems, which names the first few."""
-    if inspection.problems:
-        texts = [problem.text for problem in inspection.problems.values()]
-        problem_list = listing(merge_equal(texts), separator="; ")
-        remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
-        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {problem_list}{remedy}")
 
 
 def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
@@ -86,16 +70,16 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
 
     Texts that differ only in their numbers are merged too; the merged text has the numbers of the first one.
     """
-    problems_by_text: dict[str, list[tuple[str, str]]] = {}
+    texts_by_problem: dict[str, list[str]] = {}
     for text in texts:
-        name, _, problem = text.partition(": ")
-        problems_by_text.setdefault(NUMBER.sub("", problem), []).append((name, problem))
+        _, _, problem = text.partition(": ")
+        texts_by_problem.setdefault(NUMBER.sub("", problem), []).append(text)
     lines = []
-    for group in problems_by_text.values():
-        if len(group) < MIN_MERGED_FILES:
-            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in group]
+    for equal_texts in texts_by_problem.values():
+        if len(equal_texts) < MIN_MERGED_FILES:
+            lines += equal_texts
             continue
-        names = listing([name for name, _ in group], limit=limit)
-        _, problem = group[0]
-        lines.append(f"{len(group)} files ({names}): {problem}")
+        names = listing([text.partition(": ")[0] for text in equal_texts], limit=limit)
+        problem = equal_texts[0].partition(": ")[2]
+        lines.append(f"{len(equal_texts)} files ({names}): {problem}")
     return lines

@@ -38,6 +38,7 @@ class TargetReader(ABC):
         takes_points: whether the reader reads points, from records that hold them, instead of masks. Their targets have
             the size of the network's input in evaluation too.
         mirrors: whether a mirrored image has a valid target, so that augmentation may mirror.
+        checks: functions of `Findings`, each of which gives lines on likely mistakes in the targets.
     """
 
     target: ClassVar[type[Target]]
@@ -47,6 +48,7 @@ class TargetReader(ABC):
     class_pixels: tuple[int, ...] = ()
     takes_points: ClassVar[bool] = False
     mirrors: bool = True
+    checks: ClassVar[tuple[Callable[[Any], Iterator[str]], ...]] = ()
 
     @classmethod
     def from_records(
@@ -111,11 +113,6 @@ class TargetReader(ABC):
         """The labels (*spatial) that crops are taken around; unknown for classes that the image is not labeled for."""
         return target.main
 
-    @property
-    def sided_pairs(self) -> list[tuple[int, int]]:
-        """The points, by their indices in the files, that change places in the mirror, each pair once."""
-        return []
-
     def mirror(self, target: Target) -> Target:
         """The target of an image that will be mirrored: left and right exchange their names."""
         return target
@@ -127,10 +124,6 @@ class TargetReader(ABC):
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
         """Lines of --check-data on this task's targets, from reading all of them that can be read."""
         return []
-
-    def with_records(self, records: Records) -> TargetReader:
-        """The reader that also knows properties of the training targets, some of which are read."""
-        return self
 
     @abstractmethod
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Any:
@@ -175,10 +168,6 @@ class TargetReader(ABC):
         """The mistake in a mask that holds these values, or None; for readers whose values are not classes."""
         return None
 
-    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        """Lines on likely mistakes in the targets."""
-        return ()
-
     def to_preprocess(self) -> ClassFields:
         """The fields of `Preprocess` that define the meaning of a model's outputs."""
         return {}
@@ -193,10 +182,6 @@ class TargetReader(ABC):
         Returns 1 if the loss of detail is not measured.
         """
         return 1.0
-
-    def describe_pixels(self) -> list[str]:
-        """Lines on how many pixels have each meaning, for readers without a class map."""
-        return []
 
 
 def resize_back(mask: np.ndarray, scale: float) -> np.ndarray:

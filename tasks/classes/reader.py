@@ -15,6 +15,7 @@ from data_utils.sources.records import Record
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, MaskReader, resize_back
 from runtime.errors import DataError, SettingsError
+from tasks.classes.check import CHECKS
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.confusion import confusion_matrix, matrix_scores
@@ -29,6 +30,7 @@ class ClassReader(LabelReader):
     class_map: ClassMap
 
     has_classes = True
+    checks = CHECKS
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":

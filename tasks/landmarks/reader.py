@@ -25,6 +25,7 @@ from data_utils.targets.reader import TargetReader, TargetWindows
 from data_utils.targets.sides import point_sides
 from runtime.console import counted
 from runtime.errors import DataError
+from tasks.landmarks.check import CHECKS, describe_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
 from unet.config import MaskValue
@@ -49,6 +50,7 @@ class PointReader(TargetReader):
 
     target = PointTarget
     takes_points = True
+    checks = CHECKS
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
@@ -102,6 +104,7 @@ class PointReader(TargetReader):
 
     @property
     def sided_pairs(self) -> list[tuple[int, int]]:
+        """The points, by their indices in the files, that change places in the mirror, each pair once."""
         pairs = []
         for point, partner in enumerate(self.landmarks.partners):
             if point < partner:
@@ -164,17 +167,8 @@ class PointReader(TargetReader):
     def describe(self) -> str:
         return f"{counted(len(self.names), 'landmark')}: {', '.join(self.names)}"
 
-    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        lines = [self.sides_line] if self.sides_line else []
-        # the two parts of one split share their points
-        landmarks = {id(records.metadata.landmarks): records.metadata.landmarks for records in splits}
-        empty = sum(points.empty for points in landmarks.values() if points is not None)
-        if empty:
-            lines.append(
-                f"{empty} empty cells are points of which nothing is known; if these are not in the image, give"
-                " --absent not-there"
-            )
-        return tuple(lines)
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        return describe_points(splits)
 
 
 def _always_there(records: Records, indices: Sequence[int]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
+from tasks.objects.check import CHECKS
 from tasks.objects.labels import AnnotatedObjects, LabeledObjects, label_classes, label_numbers, touching_pairs
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
@@ -65,6 +66,7 @@ class ObjectReader(MaskReader):
     in_pieces: bool = False
 
     target = ObjectTarget
+    checks = CHECKS
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod
@@ -89,10 +91,10 @@ class ObjectReader(MaskReader):
         first = records[0]["target"]
         if len(values) > 1 and with_unknown(first) is not first:
             values.discard(IGNORE_INDEX)  # what lies beyond the files of masks
-        if len(values) != 1 or is_drawn(first):
-            return reader
-        key = records.digest and digest("pieces of masks", records.digest, reader.key)
-        return replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
+        if len(values) == 1 and not is_drawn(first):
+            key = records.digest and digest("pieces of masks", records.digest, reader.key)
+            reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
+        return reader.with_records(records)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
         counted_values = {value: count for value, count in pixels.items() if value not in self.ignored}
@@ -106,6 +108,7 @@ class ObjectReader(MaskReader):
         return replace(self, class_pixels=(background, *class_pixels))
 
     def with_records(self, records: Records) -> "ObjectReader":
+        """The reader that also knows the least size of objects and whether they have holes, from some masks."""
         key = records.digest and digest("shapes of objects", records.digest, self.key)
         return replace(self, **load_or_compute(key, partial(object_shapes, records, self)))
 
@@ -161,14 +164,6 @@ class ObjectReader(MaskReader):
             if isinstance(value, int) and value not in self.ignored and not 0 <= value <= LARGEST_NUMBER:
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
         return None
-
-    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        if not self.in_pieces:
-            return ()
-        return (
-            "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
-            " objects in the masks if some touch; if all pieces of an image are one object, give --task classes",
-        )
 
     def describe(self) -> str:
         if self.in_pieces:

@@ -20,7 +20,9 @@ from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, resize_back
 from data_utils.targets.sides import Sides, find_sides
 from runtime.errors import DataError, SettingsError
+from tasks.classes import check as class_checks
 from tasks.classes.reader import classes_kept
+from tasks.overlapping.check import CHECKS
 from tasks.overlapping.loss import Overlapping, Regions
 from tasks.overlapping.target import OverlapTarget, Region, pack_target, region_bits
 from tasks.pixels_and_regions import class_weight_tensor
@@ -51,6 +53,7 @@ class OverlapReader(LabelReader):
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
+    checks = CHECKS
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
@@ -162,11 +165,6 @@ class OverlapReader(LabelReader):
     def mirror(self, target: Target) -> Target:
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
-    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        if self.sides is None or not self.sides.line:
-            return ()
-        return (self.sides.line,)
-
     def to_preprocess(self) -> ClassFields:
         return {"class_names": self.names}
 
@@ -186,7 +184,7 @@ class OverlapReader(LabelReader):
             text += f" ({self.overlap:.1%} of their pixels have several)"
         return text
 
-    def describe_pixels(self) -> list[str]:
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]
         for name, share in zip(self.names, self.shares, strict=True):
             lines.append(f"  {100 * share:7.3f} %  {name}")
@@ -219,6 +217,7 @@ class RegionReader(OverlapReader):
     class_map: ClassMap | None = None
 
     has_classes = True
+    checks = (*class_checks.CHECKS, *CHECKS)
 
     @classmethod
     def of_regions(

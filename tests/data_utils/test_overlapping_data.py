@@ -1,6 +1,6 @@
 """Classes that overlap in images: masks and objects of each class, and what their reader tells the task.
 
-Modules: data_utils/analysis/data_warnings.py, data_utils/sources/overlapping.py, tasks/overlapping/reader.py.
+Modules: data_utils/analysis/checks.py, data_utils/sources/overlapping.py, tasks/overlapping/reader.py.
 """
 
 import json

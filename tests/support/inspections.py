@@ -5,31 +5,17 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
-from data_utils.analysis.inspectors import Inspector
+from data_utils.analysis.inspect_record import Inspection, Rules, inspect_record
+from data_utils.analysis.inspection import SplitInspection
+from data_utils.analysis.problems import Problem
 from data_utils.sources.records import AnnotationSummary, ListRecords, Metadata
 
 PICTURE = np.zeros((4, 5), np.uint8)
 
 
-def inspect_image(record: dict, **settings: bool) -> Inspection | Problem:
-    """The inspection of an image and its mask."""
-    return Inspector(**settings).inspect(record)
-
-
-def inspect_points(record: dict, *, windows: bool = False) -> Inspection | Problem:
-    """The inspection of an image and its points."""
-    return Inspector(has_points=True, windows=windows).inspect(record)
-
-
-def inspect_volume(record: dict) -> Inspection | Problem:
-    """The inspection of a volume and its label."""
-    return Inspector(dims=3).inspect(record)
-
-
-def inspect_volume_points(record: dict) -> Inspection | Problem:
-    """The inspection of a volume and its points."""
-    return Inspector(dims=3, has_points=True).inspect(record)
+def inspected(record: dict, **rules: bool) -> Inspection | Problem:
+    """What one look at a record finds; `rules` as in Rules."""
+    return inspect_record(record, Rules(**rules))
 
 
 def records_of(count: int, annotations: AnnotationSummary | None = None, **metadata) -> ListRecords:
@@ -38,12 +24,14 @@ def records_of(count: int, annotations: AnnotationSummary | None = None, **metad
     return ListRecords(pictures, Metadata(annotations=annotations, **metadata))
 
 
-def split_of(*pixels: dict, kind: str = "numbers", **metadata) -> tuple[SplitInspection, ListRecords]:
+def split_of(*pixels: dict, kind: str = "numbers", modes: list[str] | None = None, **metadata) -> SplitInspection:
     """A split of 4 x 5 images whose masks hold these pixels of each value."""
-    inspection = SplitInspection.empty(len(pixels))
+    records = records_of(len(pixels), **metadata)
+    split = SplitInspection.empty(records)
     for number, counts in enumerate(pixels):
-        inspection.add(number, Inspection((4, 5), (4, 5), "L", kind, counts))
-    return inspection, records_of(len(pixels), **metadata)
+        mode = modes[number] if modes else "L"
+        split.add(number, Inspection((4, 5, 6)[: records.dims], mode, kind=kind, pixels=counts))
+    return split
 
 
 def write_tiffs(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:

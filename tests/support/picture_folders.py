@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_utils.analysis.inspection import total_pixels
-from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.analysis.problems import raise_problems
+from data_utils.analysis.inspect_record import Rules
+from data_utils.analysis.inspection import inspect_split, total_pixels
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header
 from data_utils.sources.load import load_records
@@ -22,14 +21,14 @@ def size_of(source, name):
 
 def check_sizes(records):
     """The sizes of all images (n, 2), which must be usable."""
-    inspection = inspect_split(records, "reading files", choose_inspector(records))
-    raise_problems(inspection, len(records))
-    return inspection.sizes
+    split = inspect_split(records, "reading files", Rules())
+    split.raise_problems()
+    return split.sizes
 
 
 def pixels_of_values(records):
     """How many pixels of all masks hold each value."""
-    return total_pixels([(inspect_split(records, "reading files", choose_inspector(records)), records)])
+    return total_pixels([inspect_split(records, "reading files", Rules())])
 
 
 def write_pictures(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:

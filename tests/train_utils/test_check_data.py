@@ -33,7 +33,7 @@ DOGS = AnnotationSummary("COCO", 2, 2, {"dog": 10})
 
 def test_annotations_are_described_over_both_splits():
     train = records_of(1, annotations=AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}))
-    assert describe_annotations(train, records_of(1, annotations=DOGS)) == [
+    assert describe_annotations([train, records_of(1, annotations=DOGS)]) == [
         "annotations: COCO; 5 images with objects, 3 without",
         "objects of each class",
         "         4  cat",

@@ -1,7 +1,7 @@
 """What is known of a data set before the first step: its sizes, bad samples, fingerprint and what its network is told.
 
 Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py,
-data_utils/analysis/inspect_images.py, data_utils/analysis/inspect_images.py, data_utils/analysis/normalization.py,
+data_utils/analysis/inspect_record.py, data_utils/analysis/normalization.py,
 data_utils/config.py, train_utils/dataset.py.
 """
 
@@ -23,9 +23,7 @@ from data_utils.analysis.dataset_info import (
     inspect_files,
     list_locations,
     sample_stream,
-    usable_sizes,
 )
-from data_utils.analysis.inspection import SplitInspection
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -148,15 +146,6 @@ def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
     info = load_info(tmp_path, classes="0=ground,255=cell", on_bad_sample="skip")
     counts = [sum(int((mask == value).sum()) for mask in masks.values()) for value in (0, 255)]
     assert [*info.reader.class_pixels] == counts
-
-
-def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
-    sizes = np.array([[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]])
-    inspection = SplitInspection.empty(5)
-    inspection.sizes[:] = sizes
-    usable = usable_sizes(inspection)
-    assert usable.tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
-    assert usable.dtype == np.int32
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What a look at a data set found is remembered until a file changes.
 
-Modules: data_utils/analysis/inspectors.py.
+Modules: data_utils/analysis/inspection.py.
 """
 
 import json
@@ -15,10 +15,10 @@ from support.data_sets import load_info, rewrite
 from support.folders import write_folder
 from support.inspections import write_tiffs
 
-from data_utils.analysis import inspectors
+from data_utils.analysis import inspection
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.inspect_images import inspect_image
-from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.inspect_record import Inspection, Rules, inspect_record
+from data_utils.analysis.problems import Problem
 from data_utils.sources.records import Record
 from runtime.cache import cache_folder
 from runtime.errors import DataError
@@ -29,11 +29,11 @@ def looks(monkeypatch) -> list[str]:
     """Names of the records that have been looked at, in any thread."""
     calls: list[str] = []
 
-    def noted(record: Record, **rules: bool) -> Inspection | Problem:
+    def noted(record: Record, rules: Rules) -> Inspection | Problem:
         calls.append(record["name"])
-        return inspect_image(record, **rules)
+        return inspect_record(record, rules)
 
-    monkeypatch.setattr(inspectors, "inspect_image", noted)
+    monkeypatch.setattr(inspection, "inspect_record", noted)
     return calls
 
 

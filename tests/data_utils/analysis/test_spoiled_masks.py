@@ -81,11 +81,6 @@ def half(method: Image.Resampling) -> Spoil:
     return lambda mask: mask.resize((mask.width // 2, mask.height // 2), method)
 
 
-def enlarged(mask: Image.Image, factor: float) -> Image.Image:
-    """A mask enlarged to the nearest pixels."""
-    return mask.resize((round(factor * mask.width), round(factor * mask.height)), Image.Resampling.NEAREST)
-
-
 SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
     "soft edges of 84": ((84,), half(Image.Resampling.LANCZOS)),
     "0, 64, 128, 191, 255": ((255,), half(Image.Resampling.BOX)),
@@ -97,7 +92,6 @@ SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
     "JPEG 75 of 84": ((84,), resaved(75)),
     "JPEG 90, several classes": ((50, 100, 200), resaved(90)),
     "WebP": ((255,), resaved(80, "webp")),
-    "JPEG 75, then enlarged": ((255,), lambda mask: enlarged(resaved(75)(mask), 3)),
     "colors, soft": ((255,), lambda mask: half(Image.Resampling.BOX)(Image.merge("RGB", [mask, mask, shapes(9)]))),
     "colors, JPEG": ((255,), lambda mask: resaved(90)(Image.merge("RGB", [mask, shapes(8), shapes(9)]))),
 }
@@ -269,15 +263,6 @@ def test_the_flags_that_the_message_names_train(four_spoiled_masks):
     soft = Image.open(four_spoiled_masks / "masks" / "00.png")
     indices = info.reader.class_map.encode(np.array(soft), "soft")
     assert set(np.unique(indices)) == {0, 1, 255}
-
-
-def test_smoothed_masks_of_16_bits_are_not_taken_for_instances(tmp_path):
-    masks = []
-    for seed in range(4):
-        soft = np.asarray(shapes(seed).filter(ImageFilter.GaussianBlur(2)), np.float64) / 255
-        masks.append(np.rint(65535 * soft**1.1 + 3 * seed * soft * (1 - soft)).astype(np.uint16))
-    with pytest.raises(DataError, match=r"of the pixels hold 0, 65535; the others look like smoothed edges"):
-        load_info(write(tmp_path, masks))
 
 
 def test_labels_of_volumes_may_be_spoiled_too(tmp_path):

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.inputs import read_input
-from support.inspections import inspect_image
+from support.inspections import inspected
 
-from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.inspect_record import Inspection
+from data_utils.analysis.problems import Problem
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
@@ -107,7 +108,7 @@ def read_all(content: bytes) -> None:
             assert read_image(content, "f").ndim == 3
         with suppress(ImageError):
             assert read_input(content, Preprocess(scale=0.3), 3, "f").whole().shape[0] == 3
-        assert isinstance(inspect_image({"image": content, "target": content, "name": "f"}), Inspection | Problem)
+        assert isinstance(inspected({"image": content, "target": content, "name": "f"}), Inspection | Problem)
 
 
 @st.composite

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils.analysis.inspection import total_pixels
-from data_utils.analysis.inspectors import choose_inspector, inspect_split
-from data_utils.analysis.problems import raise_problems
+from data_utils.analysis.inspect_record import Rules
+from data_utils.analysis.inspection import inspect_split, total_pixels
 from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
@@ -94,9 +93,9 @@ FORMATS = {
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
     records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
-    inspection = inspect_split(records, "reading masks", choose_inspector(records))
-    raise_problems(inspection, len(records))
-    return total_pixels([(inspection, records)])
+    split = inspect_split(records, "reading masks", Rules())
+    split.raise_problems()
+    return total_pixels([split])
 
 
 @pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)

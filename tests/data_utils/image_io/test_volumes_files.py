@@ -15,10 +15,11 @@ import pytest
 import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.inspections import inspect_volume
+from support.inspections import inspected
 from support.volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
-from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.inspect_record import Inspection
+from data_utils.analysis.problems import Problem
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask
 from data_utils.image_io.volumes import (
@@ -252,7 +253,7 @@ def test_a_missing_file_is_a_one_line_error(tmp_path):
 @pytest.mark.parametrize(("label", "message"), BROKEN_LABELS.values(), ids=BROKEN_LABELS)
 def test_a_label_that_is_none_is_a_one_line_error(tmp_path, label, message):
     image, mask = write_nifti(tmp_path / "a.nii.gz", IMAGE), write_nifti(tmp_path / "l.nii.gz", label)
-    problem = inspect_volume({"image": source(image), "target": source(mask), "name": "a"})
+    problem = inspected({"image": source(image), "target": source(mask), "name": "a"})
     assert isinstance(problem, Problem)
     assert message in problem.text
     assert problem.text.startswith("a: ")
@@ -263,7 +264,7 @@ def test_a_label_may_be_stored_in_other_axes_than_its_image(tmp_path):
     to_lps = np.eye(4)
     to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
     label = write_nifti(tmp_path / "l.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
-    inspection = inspect_volume({"image": source(image), "target": source(label), "name": "a"})
+    inspection = inspected({"image": source(image), "target": source(label), "name": "a"})
     assert isinstance(inspection, Inspection)
     assert inspection.pixels[0] == (LABEL == 0).sum()
 
@@ -271,7 +272,7 @@ def test_a_label_may_be_stored_in_other_axes_than_its_image(tmp_path):
 def test_a_label_that_lies_elsewhere_than_its_image_is_a_problem(tmp_path):
     image = write_nifti(tmp_path / "a.nii.gz", IMAGE)
     label = write_nifti(tmp_path / "l.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
-    problem = inspect_volume({"image": source(image), "target": source(label), "name": "a"})
+    problem = inspected({"image": source(image), "target": source(label), "name": "a"})
     assert isinstance(problem, Problem)
     assert "differ by up to 0.01 mm" in problem.text
 
@@ -380,7 +381,7 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
     path = tmp_path_factory.mktemp("volume") / name
     path.write_bytes(content)
     record = {"image": source(path), "target": source(path), "name": "a"}
-    assert isinstance(inspect_volume(record), Inspection | Problem)
+    assert isinstance(inspected(record), Inspection | Problem)
     with suppress(DataError):
         assert len(read_volume_header(source(path), "a").size) == 3
         voxels, header = read_volume(source(path), "a")

@@ -11,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from support.inspections import inspect_volume
+from support.inspections import inspected
 from support.volumes import (
     CASE_NAMES,
     LPS,
@@ -24,7 +24,7 @@ from support.volumes import (
     write_pairs,
 )
 
-from data_utils.analysis.inspection import Inspection
+from data_utils.analysis.inspect_record import Inspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
@@ -354,7 +354,7 @@ def test_a_label_that_does_not_say_where_it_lies_lies_on_its_image(tmp_path, sid
     nibabel.save(plain, tmp_path / "masks" / "a.nii.gz")
     records = training_volumes(tmp_path)
     assert samples(records) == expected
-    assert isinstance(inspect_volume(records[0]), Inspection)
+    assert isinstance(inspected(records[0]), Inspection)
 
 
 def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_path):
@@ -364,7 +364,7 @@ def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_pat
     plain.header.set_zooms((2, 2, 2))
     nibabel.save(plain, tmp_path / "a.nii.gz")
     label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=str(image))
-    problem = inspect_volume({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
+    problem = inspected({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
     assert problem.kind == "label of another affine"
 
 

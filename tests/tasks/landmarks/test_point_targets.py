@@ -91,7 +91,7 @@ def test_points_of_both_sides_or_of_the_flag_change_places_in_the_mirror():
     eyes = reader_of_face(classes="left_eye, right_eye")
     assert eyes.landmarks.partners == (1, 0)
     assert eyes.mirrors
-    assert eyes.warnings([]) == ("in the mirror left_eye and right_eye change places",)
+    assert eyes.sides_line == "in the mirror left_eye and right_eye change places"
     assert reader_of_face(swap="nose=left_eye").landmarks.partners == (2, 1, 0)
 
 

@@ -1,0 +1,192 @@
+"""Likely mistakes in a data set that is valid, a line each, for training and for --check-data alike.
+
+A check is a function of what was found that gives its lines. `CHECKS` lists those of all data sets, and each reader
+those of its task.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
+from data_utils.sources.placed import place_warnings
+from data_utils.sources.records import annotation_summaries
+from data_utils.sources.volumes import voxel_size_warnings
+from runtime.console import counted, listing
+
+FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
+CONSEQUENCES = ("which will not be learned", "which cannot be scored")  # of a class that a split lacks
+DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
+SPECK = 4  # the most pixels of an object whose coordinates are taken for much smaller ones: the corner of the image
+# the coordinates that each format of annotations has
+COORDINATES = {
+    "COCO": "pixels from the upper left corner",
+    "labelme": "pixels from the upper left corner",
+    "YOLO": "shares of width and height, 0 to 1",
+    "GeoJSON": "longitude, then latitude, unless the file names its crs",
+    "GeoPackage": "the units of its CRS",
+}
+
+
+def find_warnings(findings: Findings) -> tuple[str, ...]:
+    """The lines of all checks; none if the meaning of the masks is unclear."""
+    lines: list[str] = []
+    if findings.reader is not None:
+        for check in (*CHECKS, *findings.reader.checks):
+            lines += check(findings)
+    return tuple(lines)
+
+
+def crowds(findings: Findings) -> Iterator[str]:
+    """Objects of annotation files that are ignored."""
+    summaries = annotation_summaries(findings.records)
+    count = sum(summary.crowds for summary in summaries)
+    if count:
+        total = count
+        for summary in summaries:
+            total += sum(summary.instances.values())
+        yield (
+            f"{count} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
+            " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"
+        )
+
+
+def objects_without_pixels(findings: Findings) -> Iterator[str]:
+    """Annotated objects that lie outside of their images, or in a corner: their coordinates have another unit."""
+    splits = findings.records
+    summaries = annotation_summaries(splits)
+    images = sum(summary.annotated + summary.empty for summary in summaries)
+    has_problems = any(split.problems for split in findings.splits)
+    # where the numbers differ, some objects are left out
+    if not summaries or has_problems or images not in (0, sum(map(len, splits))):
+        return
+    instances: Counter[str] = Counter()
+    for summary in summaries:
+        instances.update(summary.instances)
+    covered_pixels = {}
+    for value, name in splits[0].metadata.classes:
+        covered_pixels[f"class {name}"] = findings.pixels.get(value, 0)
+    counts = {f"class {name}": count for name, count in instances.items()}
+    # masks of several classes, which may be some of the annotated ones alone
+    if splits[0].metadata.task is not None:
+        if findings.config.classes:
+            return
+        covered_pixels = {"all classes": sum(count for value, count in findings.pixels.items() if value)}
+        counts = {"all classes": sum(instances.values())}
+    texts: list[str] = []
+    for name, covered in covered_pixels.items():
+        count = counts.get(name, 0)
+        if covered <= SPECK * count > 0:
+            texts.append(f"the {count} annotated objects of {name} cover {covered} pixels in all")
+    annotated = sum(summary.annotated for summary in summaries if summary.instances)
+    blank = annotated
+    for split in findings.splits:
+        for content, _, members in split.used_contents():
+            if any(content.values):
+                blank -= len(members)
+    if blank > 0:
+        texts.append(f"the masks of {blank} of {annotated} images with objects are empty")
+    if texts:
+        kind = summaries[0].format
+        yield f"{listing(texts)}; coordinates of {kind} are {COORDINATES.get(kind, 'in pixels')}: are these?"
+
+
+def resized_masks(findings: Findings) -> Iterator[str]:
+    """Masks of another size than their images."""
+    count = sum(split.resized_masks for split in findings.splits)
+    if count:
+        yield (
+            f"{count} of {sum(map(len, findings.records))} masks have another size than their images but the same"
+            " proportions: training resizes them, and scores use their own size"
+        )
+
+
+def mixed_depths(findings: Findings) -> Iterator[str]:
+    """Images of 8 bits beside images of more bits, whose values differ as much as their ranges.
+
+    There is no such warning on volumes: the type of their voxels says little of their values, and most are standardized
+    one by one.
+    """
+    if any(records.dims == 3 for records in findings.records):
+        return
+    modes = sum((split.modes for split in findings.splits), Counter())
+    deep_modes = {mode for mode in modes if mode.startswith(DEEP_MODES)}
+    if deep_modes and deep_modes < modes.keys():
+        mode_list = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
+        yield f"images of 8 bits and of more bits are mixed ({mode_list}): store all with the same type"
+
+
+def few_images(findings: Findings) -> Iterator[str]:
+    """Splits of so few images or volumes that nothing can be learned or scored."""
+    lengths = list(map(len, findings.records))
+    kind = "volume" if findings.records[0].dims == 3 else "image"
+    if findings.class_map is not None and 0 < sum(lengths) < FEW_IMAGES:
+        counts = " and ".join(f"{length} for {use}" for length, use in zip(lengths, USES, strict=False))
+        images = counted(sum(lengths), f"{kind} is", f"{kind}s are")
+        yield (
+            f"{images} very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
+            " (docs/preparing-masks.md#how-many-images)"
+        )
+    elif kind == "volume" and lengths[1:] == [1]:
+        yield (
+            "the score will be that of a single validation volume, much of it luck: --fold 1/5 to --fold 5/5 measure"
+            " all (docs/data.md, Validation images)"
+        )
+
+
+def unlisted_images(findings: Findings) -> Iterator[str]:
+    """Images that a `classes.csv` does not list."""
+    names: list[str] = []
+    for records in findings.records:
+        names += records.metadata.unlisted
+    if names:
+        images = counted(len(names), "image has", "images have")
+        yield f"{images} no row in classes.csv, which means labeled for all classes: {listing(names)}"
+
+
+def unlabeled_images(findings: Findings) -> Iterator[str]:
+    """Images that are labeled for no class."""
+    names: list[str] = []
+    for split in findings.splits:
+        for content, _, members in split.used_contents():
+            if content.labeled_for is not None and not labeled_indices(findings.known_reader, content.labeled_for):
+                names += map(split.records.name, members.tolist())
+    if names:
+        images = counted(len(names), "image is", "images are")
+        yield f"{images} labeled for no class, useless for training and scores: {listing(names)}"
+
+
+def never_labeled(findings: Findings) -> Iterator[str]:
+    """Classes that no training image, or no validation image, is labeled for."""
+    reader = findings.known_reader
+    has_labels = any(records.metadata.label_sets for records in findings.records)
+    if len(findings.splits) < 2 or not has_labels:
+        return
+    for split, use, consequence in zip(findings.splits, USES, CONSEQUENCES, strict=True):
+        labeled: set[int] = set()
+        for content, _, _ in split.used_contents():
+            labeled.update(labeled_indices(reader, content.labeled_for))
+        missing = []
+        for index, name in enumerate(reader.class_names):
+            if index not in labeled and index != reader.background:
+                missing.append(name)
+        if missing:
+            yield f"no {use} image is labeled for {listing(missing)}, {consequence}"
+
+
+def places(findings: Findings) -> Iterator[str]:
+    """Masks that are shifted against their images in the world, and voxels of unlikely sizes."""
+    yield from place_warnings(findings.records)
+    yield from voxel_size_warnings(findings.records)
+
+
+CHECKS: tuple[Check, ...] = (
+    crowds,
+    objects_without_pixels,
+    resized_masks,
+    mixed_depths,
+    few_images,
+    unlisted_images,
+    unlabeled_images,
+    never_labeled,
+    places,
+)

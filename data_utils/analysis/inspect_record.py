@@ -1,0 +1,295 @@
+"""One look at a record: sizes, the values of its mask and where they lie, and intensities of a volume.
+
+Of an image no more than the header is read, unless its pixels may be infinite. A mask is read whole, or in strips if
+its image is large; a volume and its label are read once for all that is asked of them.
+"""
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from data_utils.analysis.problems import Problem, UnusableRecord, check_values, problem_of_kind
+from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
+from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, read_header, read_image
+from data_utils.image_io.volume_formats import Spacing
+from data_utils.image_io.volumes import (
+    VolumeHeader,
+    read_label_volume,
+    read_volume,
+    read_volume_header,
+    same_grid,
+    volume_size_mismatch,
+)
+from data_utils.image_io.windowed import open_if_large, open_windowed, strips
+from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
+from data_utils.point_states import PRESENT
+from data_utils.sources.points.spaces import to_pixels, to_voxels
+from data_utils.sources.records import Record
+from unet.config import IGNORE_INDEX, MaskValue
+
+# some pixels of each value of a mask, (n, 2) as (row, column), or voxels (n, 3); nnU-Net has them under this name
+ClassLocations = dict[MaskValue, np.ndarray]
+
+PIXELS = 64  # pixels of each value of a large mask that are remembered, for crops around them
+VOXELS = 1000  # voxels of each value of a label
+FOREGROUND = 10_000  # labeled voxels that are sampled from a volume for the statistics of CT
+UNLABELED = (0, IGNORE_INDEX)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is looked at, and what is a problem.
+
+    Args:
+        has_classes: whether the values of masks are classes: few, and not smoothed.
+        windows: whether large images are read in windows; then some pixels of each value of their masks are remembered.
+        decodes: whether each image is decoded whole, to find damaged ones and to count the channels.
+    """
+
+    has_classes: bool = True
+    windows: bool = False
+    decodes: bool = False
+
+
+@dataclass
+class Inspection:
+    """What one look at a record finds.
+
+    Args:
+        size: (*spatial) of the image.
+        mode: the image's type, as Pillow or NumPy names it.
+        channels: the channels of an image that was decoded whole; 0 for any other.
+        spacing: (z, y, x) in mm of a volume.
+        is_resized: whether the mask has another size than the image, in the same proportions.
+        kind: the kind of the mask's values: "numbers", "greys" or "colors".
+        pixels: how many pixels of the mask hold each value.
+        class_locations: some pixels of each value, for volumes and for images too large to be decoded whole for every
+            crop; else None. Points are numbered from 1.
+        foreground: the values of some labeled voxels of a volume, (n, C) float32; of some voxels if it has points.
+    """
+
+    size: tuple[int, ...]
+    mode: str
+    channels: int = 0
+    spacing: Spacing | None = None
+    is_resized: bool = False
+    kind: str = "numbers"
+    pixels: dict[MaskValue, int] = field(default_factory=dict)
+    class_locations: ClassLocations | None = None
+    foreground: np.ndarray | None = None
+
+
+def inspect_record(record: Record, rules: Rules) -> Inspection | Problem:
+    """The inspection of a record, or the problem for which it cannot be used."""
+    try:
+        if isinstance(record["image"], VolumeFile):
+            return _inspect_volume(record, rules)
+        return _inspect_picture(record, rules)
+    except UnusableRecord as error:
+        return error.problem
+
+
+def mask_parts(source: ImageSource, name: str, *, windows: bool) -> Iterator[DecodedMask]:
+    """The slices of a label, the strips of a mask that is read in windows, or a whole mask."""
+    if isinstance(source, VolumeFile):
+        for plane in read_label_volume(source, name)[0]:
+            yield DecodedMask(plane, is_colored=False, is_jpeg=False)
+    elif windows:
+        with open_windowed(source) as mask:
+            for _, strip in strips(mask):
+                yield decode_mask(strip, name)
+    else:
+        yield decode_mask(source, name)
+
+
+def _inspect_picture(record: Record, rules: Rules) -> Inspection:
+    name = record["name"]
+    source = record["image"]
+    target = record["target"]
+    is_large = False
+    if rules.windows:
+        with open_if_large(source) as picture:
+            is_large = picture is not None
+    with problem_of_kind("image cannot be read"):
+        size, mode = read_header(source, f"{name}: image")
+        found = Inspection(size, mode)
+        may_be_infinite = mode == "F" or mode.startswith("float")
+        if rules.decodes or may_be_infinite:
+            found.channels = _count_channels(source, name, is_large)
+    if not isinstance(target, PointSource):
+        _inspect_mask(found, size, record, rules, is_large)
+        return found
+    with problem_of_kind("points of an image of another shape"):
+        positions = to_pixels(target, size, name)
+    if is_large:
+        found.class_locations = _point_locations(positions, target, size)
+    return found
+
+
+def _count_channels(source: ImageSource, name: str, is_large: bool) -> int:
+    """How many channels an image has; all of it is decoded. Raises DataError, also for infinite pixels."""
+    if not is_large:
+        return read_image(source, name).shape[2]
+    with open_windowed(source) as picture:
+        return max(read_image(strip, name).shape[2] for _, strip in strips(picture))
+
+
+def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rules: Rules, is_large: bool) -> None:
+    """Add the values of the mask of a picture of `size` (H, W), and where they lie if it is large."""
+    name = record["name"]
+    pixels: Counter[MaskValue] = Counter()
+    samples: dict[MaskValue, list[Sample]] = defaultdict(list)
+    rows = 0
+    with problem_of_kind("mask cannot be read"):
+        for part in mask_parts(record["target"], name, windows=is_large):
+            counts = count_values(part.values)
+            pixels.update(counts)
+            if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
+                pixels = count_colors(pixels)
+            if rules.has_classes:
+                check_values(name, pixels, is_jpeg=part.is_jpeg)
+            if is_large:
+                _add_samples(samples, part.values, counts, rows)
+            height, width = part.values.shape[:2]
+            rows += height
+            # all strips agree on it: it follows from the channels and the type of the file
+            found.kind = "greys" if part.is_colored else "numbers"
+    with problem_of_kind("mask and image differ in proportions"):
+        check_sizes(name, size, (rows, width))
+    found.is_resized = (rows, width) != size
+    found.pixels = dict(pixels)
+    if has_colors(pixels):
+        found.kind = "colors"
+        for value in [value for value in samples if isinstance(value, int)]:
+            samples[as_color(value)] += samples.pop(value)
+    if is_large:
+        found.class_locations = {value: _thin_samples(parts) for value, parts in samples.items()}
+
+
+# of a strip, how many pixels hold a value, and some of them (n, 2) as (row, column)
+Sample = tuple[int, np.ndarray]
+
+
+def _add_samples(
+    samples: dict[MaskValue, list[Sample]], values: np.ndarray, counts: dict[MaskValue, int], top: int
+) -> None:
+    """Add some pixels of each value of a strip that starts at the row `top`.
+
+    If there are more values than a data set may have classes (numbers of objects, say), all but 0 count as one value,
+    1.
+    """
+    keys = pack(values).ravel()
+    chosen_values = list(counts)
+    if len(counts) > MAX_VALUES:
+        chosen_values = [value for value in (0, 1) if value or 0 in counts]
+        keys = (keys != 0).astype(np.uint8)
+    for value in chosen_values:
+        indices = np.flatnonzero(keys == value_key(value))
+        count = len(indices)
+        evenly_spaced = np.linspace(0, count - 1, min(count, PIXELS)).astype(int)
+        row, column = divmod(indices[evenly_spaced], values.shape[1])
+        samples[value].append((count, np.stack([top + row, column], axis=1)))
+
+
+def _thin_samples(samples: list[Sample]) -> np.ndarray:
+    """At most `PIXELS` of the pixels sampled in strips, which are weighted by how many pixels each has."""
+    pixels = np.concatenate([sampled for _, sampled in samples])
+    weights = np.concatenate([np.full(len(sampled), count / len(sampled)) for count, sampled in samples])
+    rng = np.random.default_rng(0)  # the same on every start
+    return rng.choice(pixels, min(len(pixels), PIXELS), replace=False, p=weights / weights.sum())
+
+
+def _inspect_volume(record: Record, rules: Rules) -> Inspection:
+    name = record["name"]
+    source = record["image"]
+    target = record["target"]
+    with problem_of_kind("image cannot be read"):
+        header = read_volume_header(source, name)
+    if isinstance(target, VolumeFile):
+        _check_grids(name, header, target)  # before any voxel is read
+    with problem_of_kind("image cannot be read"):
+        voxels, _ = read_volume(source, name)
+    # it draws the same voxels of a volume of this name and size on every start
+    rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))
+    found = Inspection(header.size, header.dtype, voxels.shape[-1], header.spacing)
+    if isinstance(target, PointSource):
+        positions = to_voxels(target.positions, target.space, header)
+        found.class_locations = _point_locations(positions, target, header.size)
+        z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
+    else:
+        with problem_of_kind("label cannot be read"):
+            planes = [plane.values for plane in mask_parts(target, name, windows=False)]
+        plane_counts = [count_values(plane) for plane in planes]
+        pixels: Counter[MaskValue] = Counter()
+        for counts in plane_counts:
+            pixels.update(counts)
+        if rules.has_classes:
+            check_values(name, pixels, is_jpeg=False)
+        found.pixels = dict(pixels)
+        found.class_locations = {}
+        for value in sorted(pixels):
+            counts_of_value = [counts.get(value, 0) for counts in plane_counts]
+            found.class_locations[value] = _sample_voxels(
+                planes, counts_of_value, partial(np.equal, value), VOXELS, rng
+            )
+        labeled_counts = [_count_labeled(counts) for counts in plane_counts]
+        z, y, x = _sample_voxels(planes, labeled_counts, _is_labeled, FOREGROUND, rng).T
+    found.foreground = voxels[z, y, x].astype(np.float32)
+    return found
+
+
+def _check_grids(name: str, image: VolumeHeader, label_file: VolumeFile) -> None:
+    """Raises UnusableRecord if the voxels of a volume and its label do not lie at the same places."""
+    with problem_of_kind("label cannot be read"):
+        label = read_volume_header(label_file._replace(paths=label_file.paths[:1]), f"{name}: label")
+    if image.size != label.size:
+        raise UnusableRecord("label of another shape", volume_size_mismatch(name, image, label))
+    if not same_grid(image, label):
+        distance = np.abs(image.affine - label.affine).max()
+        text = f"{name}: the affines of image and label differ by up to {distance:.3g} mm"
+        raise UnusableRecord("label of another affine", f"{text}; resample one to the other's grid")
+
+
+def _count_labeled(counts: dict[MaskValue, int]) -> int:
+    """How many voxels of a slice with these counts have a label."""
+    return sum(count for value, count in counts.items() if value not in UNLABELED)
+
+
+def _is_labeled(plane: np.ndarray) -> np.ndarray:
+    """Which voxels of a slice hold any class except the first, 0, and the usual ignored value, 255."""
+    return ~np.isin(plane, UNLABELED)
+
+
+def _sample_voxels(
+    planes: Sequence[np.ndarray],
+    plane_counts: Sequence[int],
+    choose: Callable[[np.ndarray], np.ndarray],
+    most: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """A sample (n, 3) of at most `most` of the voxels of a label that `choose` marks in its slices (H, W).
+
+    `plane_counts` says how many of each slice are marked, so that only slices with voxels of the sample are searched.
+    """
+    ends = np.cumsum([0, *plane_counts])
+    # the marked voxels are numbered through all slices
+    random_ranks = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
+    parts = [np.empty((0, 3), np.int64)]
+    for z in np.unique(np.searchsorted(ends, random_ranks, side="right") - 1).tolist():
+        ranks = random_ranks[(random_ranks >= ends[z]) & (random_ranks < ends[z + 1])] - ends[z]
+        y, x = divmod(np.flatnonzero(choose(planes[z]))[ranks], planes[z].shape[1])
+        parts.append(np.stack([np.full_like(y, z), y, x], axis=1))
+    return np.concatenate(parts)
+
+
+def _point_locations(positions: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
+    """Number of each present point, from 1 -> its pixel (1, n), given all `positions` (K, n) in an image of `size`."""
+    locations: ClassLocations = {}
+    for number, (position, state) in enumerate(zip(positions, source.states, strict=True), 1):
+        if state == PRESENT:
+            locations[number] = position.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
+    return locations

@@ -1,0 +1,166 @@
+"""The inspection of a split: values of all masks together, problems, and what the cache keeps.
+
+Modules: data_utils/analysis/inspection.py, data_utils/analysis/findings.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.inspections import PICTURE, records_of, split_of
+
+from data_utils.analysis.inspect_record import Inspection, Rules
+from data_utils.analysis.inspection import (
+    SplitInspection,
+    inspect_split,
+    pixels_by_labels,
+    total_pixels,
+)
+from data_utils.analysis.normalization import measure_foreground
+from data_utils.analysis.problems import Problem
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
+from train_utils.check_data import check_data
+
+
+@pytest.fixture
+def numbers():
+    return split_of({0: 3, 7: 2}, {0: 1})
+
+
+@pytest.fixture
+def greys():
+    return split_of({0: 5, 7: 1}, kind="greys")
+
+
+@pytest.fixture
+def colors():
+    return split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
+
+
+def test_greys_beside_numbers_are_numbers(numbers, greys):
+    assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
+
+
+def test_greys_beside_colors_are_colors(greys, colors):
+    assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
+
+
+def test_numbers_beside_colors_are_refused(numbers, colors):
+    with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers"):  # the first of each
+        total_pixels([numbers, colors])
+
+
+def test_masks_with_values_of_no_class_become_problems():
+    split = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
+    split.exclude_unreadable(ClassReader(ClassMap(("sky", "land"), (0, 1), None)))
+    assert set(split.problems) == {1, 2, 3}
+    assert split.members.tolist() == [0, -1, -1, -1]
+    kind, text = split.problems[2]
+    assert kind == "unknown mask value"
+    assert text.startswith("2: mask values 9 belong to no class; classes are 0, 1; name them in --classes")
+
+
+def test_skipping_is_offered_where_something_is_left():
+    line = r"^1 of 2 pairs cannot be used: a: is empty; --on-bad-sample skip trains without"
+    two = split_of({0: 1}, {0: 1})
+    two.problems[0] = Problem("kind", "a: is empty")
+    with pytest.raises(DataError, match=line):
+        two.raise_problems()
+    two.raise_problems(skips=True)
+    one = split_of({0: 1})
+    one.problems[0] = Problem("kind", "a: is empty")
+    with pytest.raises(DataError, match=r"^1 of 1 pairs cannot be used: a: is empty$"):
+        one.raise_problems(skips=True)
+
+
+def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
+    split = SplitInspection.empty(records_of(5))
+    split.sizes[:] = [[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]]
+    usable = split.usable_sizes()
+    assert usable.tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
+    assert usable.dtype == np.int32
+
+
+def remembered(split: SplitInspection) -> SplitInspection:
+    """The inspection as it comes from the cache."""
+    return SplitInspection.from_json(json.loads(json.dumps(split.to_json())), split.records)
+
+
+def test_an_inspection_survives_the_cache():
+    locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
+    split = SplitInspection.empty(records_of(3))
+    split.add(0, Inspection((4, 5), "RGB", 3, None, True, "colors", {(1, 2, 3): 2, (0, 0, 0): 3}, locations))
+    split.add(2, Inspection((6, 7), "L", pixels={0: 3, 9: 4}))
+    split.add(1, Inspection((6, 7), "L", pixels={9: 1, 0: 1}))
+    again = remembered(split)
+    assert again.sizes.tolist() == [[4, 5], [6, 7], [6, 7]]
+    assert again.members.tolist() == [0, 1, 1]
+    assert (again.modes, again.resized_masks, again.contents) == (split.modes, 1, split.contents)
+    (found,) = again.class_locations.values()
+    assert {value: pixels.tolist() for value, pixels in found.items()} == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}
+
+
+def test_an_inspection_of_volumes_survives_the_cache():
+    split = SplitInspection.empty(records_of(2, dims=3))
+    voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
+    split.add(1, Inspection((3, 4, 5), "uint8", 1, (2.5, 1, 1), pixels={0: 50, 9: 10}, class_locations=voxels))
+    split.foreground = measure_foreground([np.float32([[1], [3]])])
+    again = remembered(split)
+    assert again.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
+    assert again.spacings.tolist() == [[0, 0, 0], [2.5, 1, 1]]
+    assert again.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
+    assert again.channels.tolist() == [0, 1]
+    assert again.foreground == split.foreground
+    assert again.foreground.clip == pytest.approx((1.01, 2.99))
+
+
+class LabeledRecords(ListRecords):
+    """Four images, of which three are labeled for some classes."""
+
+    def __init__(self) -> None:
+        mask = np.array([[0, 1]], np.uint8)
+        super().__init__([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
+
+    def label_set(self, i: int) -> tuple[str, ...] | None:
+        return (None, ("a",), (), ("a",))[i]
+
+
+def test_pixels_are_counted_for_each_set_of_classes_that_images_are_labeled_for():
+    split = inspect_split(LabeledRecords(), "reading", Rules())
+    for each in (split, remembered(split)):
+        assert each.members.tolist() == [0, 1, 2, 1]
+        assert [content.labeled_for for content in each.contents] == [None, ("a",), ()]
+        assert pixels_by_labels([each]) == {None: {0: 1, 1: 1}, ("a",): {0: 2, 1: 2}, (): {0: 1, 1: 1}}
+
+
+def test_masks_of_few_values_may_hold_too_many_together():
+    records = []
+    for number in range(3):
+        target = np.arange(100 * number, 100 * number + 20, dtype=np.uint16).reshape(4, 5)
+        for row in range(5):
+            records.append({"image": PICTURE, "target": target + 20 * row, "name": f"{number}.{row}"})
+    with pytest.raises(DataError, match=r"the masks up to 2\.2 hold more than 255 values: 0, 1, 2"):
+        inspect_split(ListRecords(records), "reading", Rules())
+
+
+def test_numbers_of_very_many_objects_are_no_problem(tmp_path):
+    folder = write_folder(tmp_path, 4, seed=0)
+    for file in (folder / "masks").iterdir():
+        Image.fromarray(np.arange(40 * 56, dtype=np.uint16).reshape(40, 56) // 4).save(file)
+    assert load_info(folder, task="objects").train.bad == {}
+    assert check_data(DataConfig(str(folder), task="objects"))[1] == 0
+
+
+def test_problems_of_all_kinds_are_one_error(tmp_path):
+    folder = write_folder(tmp_path, 12, seed=0)
+    (folder / "masks" / "cell_03.png").write_bytes(b"")
+    Image.fromarray(np.full((40, 56), 7, np.uint8)).save(folder / "masks" / "cell_04.png")
+    with pytest.raises(DataError, match=r"^2 of 11 pairs cannot be used: cell_03\.png: .*; cell_04\.png: mask values"):
+        load_info(folder, classes="0=ground,255=cell")

@@ -1,0 +1,120 @@
+"""Likely mistakes in points, and how many images have each.
+
+Module: tasks/landmarks/check.py.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_utils.analysis.findings import Findings
+from data_utils.analysis.inspect_record import Inspection
+from data_utils.analysis.inspection import SplitInspection
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
+from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.sources.points.spaces import PIXELS
+from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
+from tasks.landmarks.check import misplaced_points
+from train_utils.check_data import check_data
+
+
+@pytest.fixture
+def folder_with_mistakes(tmp_path):
+    """Twelve images with points of which two are exchanged once, one is outside, and two lie at one place."""
+    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y"]
+    rows += [f"i{number}.png,4,3,15,3,," for number in range(12)]
+    rows[1 + 2] = "i2.png,4,3,25,3,4.1,3.2"
+    rows[1 + 7] = "i7.png,15,3,4,3,,"
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_a_check_counts_the_states_of_points(folder_with_mistakes):
+    report, problems = check_data(DataConfig(dataset=str(folder_with_mistakes)))
+    assert problems == 0
+    assert "      12        0        0  left" in report
+    assert "       1        0       11  tail" in report
+    assert "11 empty cells are points of which nothing is known" in report
+
+
+def test_a_check_finds_likely_mistakes(folder_with_mistakes):
+    report, _ = check_data(DataConfig(dataset=str(folder_with_mistakes)))
+    assert "1 point lies outside its image, and left out: i2.png (right at 25, 3)" in report
+    assert "1 pair of points lies at one place: i2.png (left and tail)" in report
+    assert "left and right may be exchanged in 1 image: i7.png" in report
+
+
+def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y,toy_x,toy_y"]
+    body = np.array([[8, -4], [8, 4], [-12, 0]])  # left ear, right ear, tail
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        angle = rng.uniform(0, 2 * np.pi)
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        points = 30 + body[[1, 0, 2] if number == 7 else [0, 1, 2]] @ turn.T
+        cells = [f"{side:.2f}" for side in points.ravel()]
+        cells += [f"{side:.2f}" for side in rng.uniform(0, 60, 2)] if number < 3 else ["", ""]  # a toy near no ear
+        rows.append(",".join([f"i{number}.png", *cells]))
+        Image.new("L", (60, 60)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, _ = check_data(DataConfig(dataset=str(tmp_path)))
+    assert "left and right may be exchanged in 1 image: i7.png" in report
+
+
+def warnings_of(*splits: SplitInspection, sided_pairs=()) -> list[str]:
+    """The warnings of splits in which these pairs of points change places in the mirror."""
+    reader = SimpleNamespace(sided_pairs=sided_pairs)
+    return list(misplaced_points(Findings(DataConfig(), False, list(splits), reader=reader)))
+
+
+def split_of_points(*images: list[tuple[float, float]], states=None) -> SplitInspection:
+    """A split of images of 16 x 20 with points a, b, c ... at these places (x, y)."""
+    records = []
+    for number, places in enumerate(images):
+        image_states = np.array(states or [PRESENT] * len(places))
+        source = PointSource("points.csv", PIXELS, np.array(places, float), image_states)
+        records.append({"image": np.zeros((16, 20), np.uint8), "target": source, "name": f"i{number}"})
+    names = LandmarkNames(tuple("abcdefgh"[: len(images[0])]), "long", PIXELS)
+    split = SplitInspection.empty(ListRecords(records, Metadata(landmarks=names)))
+    for number in range(len(images)):
+        split.add(number, Inspection((16, 20), "L"))
+    return split
+
+
+def test_points_up_to_the_edges_of_the_outermost_pixels_are_inside():
+    inside = [(-0.5, -0.5), (19.5, 15.5), (0, 15.4), (19.4, 0)]
+    assert warnings_of(split_of_points(inside)) == []
+
+
+@pytest.mark.parametrize("place", [(-0.6, 3), (3, -0.6), (19.6, 3), (3, 15.6)])
+def test_points_beyond_the_edges_of_the_outermost_pixels_are_warned_of(place):
+    (line,) = warnings_of(split_of_points([place]))
+    assert line == f"1 point lies outside its image, and left out: i0 (a at {place[0]:g}, {place[1]:g})"
+    assert warnings_of(split_of_points([place], states=[ABSENT])) == []
+
+
+def test_points_lie_at_one_place_below_half_a_pixel():
+    places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5), (2.6, 3.4)]
+    (line,) = warnings_of(split_of_points(places), split_of_points(places))
+    assert line == "2 pairs of points lie at one place: i0 (a and c), i0 (a and c)"
+    assert warnings_of(split_of_points(places[:3:2], states=[PRESENT, UNKNOWN])) == []
+
+
+LEFT_RIGHT = [(4.0, 3.0), (15.0, 3.0)]
+
+
+RIGHT_LEFT = LEFT_RIGHT[::-1]
+
+
+@pytest.mark.parametrize(("usual", "odd"), [(LEFT_RIGHT, RIGHT_LEFT), (RIGHT_LEFT, LEFT_RIGHT)])
+def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on(usual, odd):
+    (line,) = warnings_of(split_of_points(*[usual] * 9, odd), sided_pairs=[(0, 1)])
+    assert line == "a and b may be exchanged in 1 image: i9"
+    assert warnings_of(split_of_points(*[usual] * 8, odd), sided_pairs=[(0, 1)]) == []

@@ -6,7 +6,7 @@ Crops, padding, resizing and augmentation know the kind of a field, labels or po
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +35,10 @@ def image_label(unknown: int) -> Any:
     return field(metadata={"unknown": unknown, "dtype": "int32", "is_image_label": True})
 
 
+def _is_image_label(entry: Field) -> bool:
+    return entry.metadata["is_image_label"]
+
+
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Target:
     """The target of one image or of a batch. A subclass for each task declares fields by `labels` and `image_label`."""
@@ -45,41 +49,27 @@ class Target:
         return tuple(entry.name for entry in fields(cls))
 
     @classmethod
-    def unknown_value(cls, name: str) -> int:
-        """The value of a field for unknown pixels."""
-        by_name = {entry.name: entry.metadata["unknown"] for entry in fields(cls)}
-        return by_name[name]
-
-    @classmethod
-    def image_field_names(cls) -> tuple[str, ...]:
-        """The names of the fields that hold one number for each image."""
-        return tuple(entry.name for entry in fields(cls) if entry.metadata["is_image_label"])
-
-    @classmethod
     def unknown(cls: type[AnyTarget], shape: Sequence[int]) -> AnyTarget:
         """The target of one image, NumPy arrays of a shape (*spatial), in which nothing is known."""
-        arrays = {}
+        arrays = []
         for entry in fields(cls):
-            field_shape = () if entry.metadata["is_image_label"] else shape
-            arrays[entry.name] = np.full(field_shape, entry.metadata["unknown"], entry.metadata["dtype"])
-        return cls(**arrays)
+            field_shape = () if _is_image_label(entry) else shape
+            arrays.append(np.full(field_shape, entry.metadata["unknown"], entry.metadata["dtype"]))
+        return cls(*arrays)
 
     @classmethod
     def zeros(cls: type[AnyTarget], shape: Sequence[int], device: torch.device) -> AnyTarget:
         """A batch (B, *spatial) of zeros, as large in memory as a batch in training."""
-        tensors = {}
-        for name in cls.field_names():
-            field_shape = shape[:1] if name in cls.image_field_names() else shape
-            tensors[name] = torch.zeros(*field_shape, dtype=torch.int64, device=device)
-        return cls(**tensors)
+        tensors = []
+        for entry in fields(cls):
+            field_shape = shape[:1] if _is_image_label(entry) else shape
+            tensors.append(torch.zeros(*field_shape, dtype=torch.int64, device=device))
+        return cls(*tensors)
 
     @classmethod
     def stack(cls: type[AnyTarget], targets: Sequence[AnyTarget]) -> AnyTarget:
         """A batch of targets of one shape, whose fields are tensors."""
-        tensors = {}
-        for name in cls.field_names():
-            tensors[name] = torch.stack([getattr(target, name) for target in targets])
-        return cls(**tensors)
+        return cls(*map(torch.stack, zip(*(target.arrays() for target in targets), strict=True)))
 
     def arrays(self) -> list[Array]:
         """The fields, in the order of `field_names`."""
@@ -94,28 +84,18 @@ class Target:
 
         The second argument of the function is the field's value for unknown pixels.
         """
-        arrays = {}
-        for name in self.field_names():
-            array = getattr(self, name)
-            if name not in self.image_field_names():
-                array = function(array, self.unknown_value(name))
-            arrays[name] = array
-        return type(self)(**arrays)
+        arrays = []
+        for entry, array in zip(fields(self), self.arrays(), strict=True):
+            arrays.append(array if _is_image_label(entry) else function(array, entry.metadata["unknown"]))
+        return type(self)(*arrays)
 
     def at(self: AnyTarget, index: Any) -> AnyTarget:
         """The part of each field at an index: a slice of each axis, or an image of a batch.
 
         Fields of one number for each image have only the axis of the batch.
         """
-        arrays = {}
-        for name in self.field_names():
-            array = getattr(self, name)
-            if name in self.image_field_names():
-                indices = index if isinstance(index, tuple) else (index,)
-                arrays[name] = array[(*indices[: array.ndim], ...)]
-            else:
-                arrays[name] = array[index]
-        return type(self)(**arrays)
+        indices = index if isinstance(index, tuple) else (index,)
+        return self.map(lambda array: array[(*indices[: array.ndim], ...)])
 
     def as_batch(self: AnyTarget) -> AnyTarget:
         """The target of one image as a batch of one."""
@@ -165,6 +145,11 @@ class Target:
     def main(self) -> Array:
         """The first field, by whose labels crops are centered."""
         return self.arrays()[0]
+
+    @property
+    def unknown_label(self) -> int:
+        """The value of `main` for unknown pixels."""
+        return fields(self)[0].metadata["unknown"]
 
     @property
     def prediction(self) -> Array:

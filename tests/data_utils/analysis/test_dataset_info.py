@@ -60,20 +60,6 @@ def test_a_fingerprint_changes_with_files_that_change(tmp_path, split):
     assert load_info(tmp_path).fingerprint() == fingerprints[-1]
 
 
-@pytest.fixture
-def two_splits(tmp_path) -> Path:
-    """A data set of five training and three validation images."""
-    write_folder(tmp_path / "data" / "train", 5, seed=0)
-    write_folder(tmp_path / "data" / "val", 3, seed=0)
-    return tmp_path / "data"
-
-
-def test_a_fingerprint_stays_where_a_folder_is_moved(two_splits, tmp_path):
-    fingerprint = load_info(two_splits).fingerprint()
-    two_splits.rename(tmp_path / "elsewhere")
-    assert load_info(tmp_path / "elsewhere").fingerprint() == fingerprint
-
-
 CLASSES = "0=ground,255=cell"
 
 
@@ -92,48 +78,6 @@ def test_masks_of_many_values_outside_the_classes_are_ignored_on_request(tmp_pat
     info = load_info(tmp_path, classes=CLASSES, outside="ignore")
     assert info.train.bad == info.val.bad == {}
     assert check_data(DataConfig(str(tmp_path), classes=CLASSES, outside="ignore"))[1] == 0
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_masks_of_values_outside_the_classes_are_bad_samples(tmp_path, split):
-    write_splits(tmp_path, 4, 4)
-    for number in (1, 2):
-        write_values(tmp_path / split / "masks" / f"cell_0{number}.png", 200, 1000 * number)
-    skipped = load_info(tmp_path, classes=CLASSES, on_bad_sample="skip")
-    assert [*getattr(skipped, split).bad] == [1, 2]
-    report, problems = check_data(DataConfig(str(tmp_path), classes=CLASSES))
-    assert problems == 2
-    assert "  unknown mask value: 2" in report
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_value_outside_the_classes_is_refused(tmp_path, split):
-    write_splits(tmp_path, 2, 2)
-    write_values(tmp_path / split / "masks" / "cell_01.png", 2, 7)
-    with pytest.raises(DataError, match=r"^1 of 2 pairs cannot be used: cell_01\.png: mask values 7, 8 belong to no"):
-        load_info(tmp_path, classes=CLASSES)
-
-
-def damage_masks(folder: Path, count: int) -> None:
-    for mask in sorted(folder.iterdir())[:count]:
-        mask.write_bytes(b"x")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_bad_samples_are_skipped_where_one_of_a_split_is_left(tmp_path, split, count):
-    write_splits(tmp_path, 3, 3)
-    damage_masks(tmp_path / split / "masks", count)
-    bad = getattr(load_info(tmp_path, on_bad_sample="skip"), split).bad
-    assert [*bad] == [*range(count)]
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_split_of_bad_samples_alone_is_refused(tmp_path, split):
-    write_splits(tmp_path, 3, 3)
-    damage_masks(tmp_path / split / "masks", 3)
-    with pytest.raises(DataError, match="3 of 3 pairs cannot be used"):
-        load_info(tmp_path, on_bad_sample="skip")
 
 
 def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
@@ -167,30 +111,6 @@ PRETRAINED = Preprocess(
 )
 
 
-def test_a_new_network_is_told_of_the_data_set(small):
-    own = small.preprocess()
-    assert own.mean == small.normalization.mean
-    assert own.class_values == (0, 255)
-    assert own.scale == 0.5
-    assert not own.draft
-    assert own.spacing is None
-
-
-def test_a_pretrained_network_keeps_its_normalization(small):
-    theirs = small.preprocess(PRETRAINED)
-    assert theirs.mean == (1.0,) * 3
-    assert theirs.std == (2.0,) * 3
-    assert theirs.scale == 0.5
-    assert theirs.draft is True
-
-
-def test_a_pretrained_network_takes_the_classes_of_the_data_set(small):
-    theirs = small.preprocess(PRETRAINED)
-    assert theirs.class_values == (0, 255)
-    assert theirs.ignore_value is None
-    assert theirs.joined_values == ()
-
-
 def info_of(config: DataConfig, sizes: np.ndarray, spacings: np.ndarray | None = None, **attributes) -> DatasetInfo:
     """A data set of three training images or volumes of these sizes, and one validation image."""
     dims = sizes.shape[1]
@@ -219,24 +139,6 @@ def test_the_usual_size_of_volumes_is_that_at_the_spacing_of_the_network():
     spacings = np.array([(4.0, 1.0, 1.0), (2.0, 1.0, 2.0), (2.0, 1.0, 1.0)])
     info = info_of(DataConfig(), np.array([(10, 20, 30), (10, 20, 30), (40, 20, 30)]), spacings)
     assert info.usual_size(Preprocess(spacing=(2.0, 0.5, 1.0))) == (20, 40, 30)
-
-
-@pytest.fixture
-def volumes() -> DatasetInfo:
-    return info_of(DataConfig(), np.array([(8, 9, 10)] * 3), np.array([(2.0, 1.0, 1.0)] * 3))
-
-
-def test_a_network_is_told_of_the_spacing_unless_it_has_one(volumes):
-    assert volumes.preprocess().spacing == (2, 1, 1)
-    assert volumes.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("augment", "turned"), [("none", False), ("mirror", False), ("basic", False), ("strong", True)]
-)
-def test_turned_images_are_shown_by_strong_augmentation_alone(tmp_path, augment, turned):
-    info = load_info(write_folder(tmp_path, 3, seed=0, size=(8, 8)), augment=augment)
-    assert info.preprocess().turned is turned
 
 
 def test_volumes_are_cropped_around_what_is_not_background(tmp_path):
@@ -301,9 +203,44 @@ def test_crops_are_taken_around_classes_that_an_image_is_labeled_for(background,
     assert [pixels[:, 0].tolist() for pixels in located] == expected
 
 
-def test_a_pretrained_network_loses_its_classes_where_the_data_set_has_none(small):
+def test_a_network_is_told_of_the_data_set_and_a_pretrained_one_keeps_its_normalization(small):
+    own = small.preprocess()
+    assert (own.mean, own.scale, own.draft, own.turned, own.spacing) == (
+        small.normalization.mean,
+        0.5,
+        False,
+        False,
+        None,
+    )
+    theirs = small.preprocess(PRETRAINED)
+    assert (theirs.mean, theirs.std, theirs.scale, theirs.draft) == ((1.0,) * 3, (2.0,) * 3, 0.5, True)
+    for preprocess in (own, theirs):
+        assert (preprocess.class_values, preprocess.ignore_value, preprocess.joined_values) == ((0, 255), None, ())
     without_classes = replace(small, reader=SimpleNamespace(to_preprocess=dict)).preprocess(PRETRAINED)
-    assert without_classes.class_names == ()
-    assert without_classes.class_values == ()
-    assert without_classes.ignore_value is None
+    assert (without_classes.class_names, without_classes.class_values) == ((), ())
     assert without_classes.outside_class is None
+    assert replace(small, config=replace(small.config, augment="strong")).preprocess().turned
+
+
+def test_a_network_is_told_of_the_spacing_unless_it_has_one():
+    volumes = info_of(DataConfig(), np.array([(8, 9, 10)] * 3), np.array([(2.0, 1.0, 1.0)] * 3))
+    assert volumes.preprocess().spacing == (2, 1, 1)
+    assert volumes.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_masks_that_cannot_be_used_are_bad_samples_where_one_of_a_split_is_left(tmp_path, split):
+    write_splits(tmp_path, 4, 4)
+    for number in (1, 2):
+        write_values(tmp_path / split / "masks" / f"cell_0{number}.png", 200, 1000 * number)
+    (tmp_path / split / "masks" / "cell_03.png").write_bytes(b"x")
+    assert sorted(getattr(load_info(tmp_path, classes=CLASSES, on_bad_sample="skip"), split).bad) == [1, 2, 3]
+    line = r"^3 of 4 pairs cannot be used: cell_03\.png: mask cannot be read .*cell_01\.png: mask values 1000, "
+    with pytest.raises(DataError, match=line):
+        load_info(tmp_path, classes=CLASSES)
+    report, problems = check_data(DataConfig(str(tmp_path), classes=CLASSES))
+    assert problems == 3
+    assert "  unknown mask value: 2" in report
+    (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"x")
+    with pytest.raises(DataError, match="4 of 4 pairs cannot be used"):
+        load_info(tmp_path, classes=CLASSES, on_bad_sample="skip")

@@ -3,8 +3,6 @@
 Modules: data_utils/analysis/inspection.py.
 """
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +67,8 @@ def remove_pair(image: Path, mask: Path) -> None:
     image.unlink()
 
 
-def rename_pair(image: Path, mask: Path) -> None:
-    for file in (mask, image):
-        file.rename(file.with_name("cell_03a.png"))  # still in the same place of the order
-
-
-def change_time(image: Path, mask: Path) -> None:
+def rewrite_mask(image: Path, mask: Path) -> None:
     rewrite(mask, mask.read_bytes(), mask.stat().st_mtime_ns + 1)
-
-
-def change_size(image: Path, mask: Path) -> None:
-    rewrite(mask, mask.read_bytes() + b" ", mask.stat().st_mtime_ns)
 
 
 @pytest.mark.parametrize(
@@ -89,29 +78,22 @@ def change_size(image: Path, mask: Path) -> None:
         (draw_image, 20, set()),
         (add_pair, 21, set()),
         (remove_pair, 19, set()),
-        (rename_pair, 20, set()),
-        (change_time, 20, set()),
-        (change_size, 20, set()),
+        (rewrite_mask, 20, set()),
     ],
 )
 def test_a_changed_folder_is_looked_at_again(tmp_path, looks, monkeypatch, change, images, new_values):
     folder = write_folder(tmp_path / "data", 20, seed=0)
     load_info(folder)
+    folder = folder.rename(tmp_path / "moved")
     looks.clear()
+    load_info(folder)
+    assert looks == []
     change(folder / "images" / "cell_03.png", folder / "masks" / "cell_03.png")
     again = load_info(folder)
     assert {*again.reader.class_map.values} - {0, 255} == new_values
     assert len(looks) == images
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     assert same(again, load_info(folder))
-
-
-def test_a_moved_folder_is_known(tmp_path, looks):
-    load_info(write_folder(tmp_path / "data", 12, seed=0))
-    looks.clear()
-    (tmp_path / "data").rename(tmp_path / "elsewhere")
-    load_info(tmp_path / "elsewhere")
-    assert looks == []
 
 
 def test_a_damaged_cache_only_costs_time(tmp_path, looks, monkeypatch):
@@ -125,17 +107,9 @@ def test_a_damaged_cache_only_costs_time(tmp_path, looks, monkeypatch):
     looks.clear()
     assert same(load_info(folder), first)
     assert len(looks) == 12
-    checksum, content = files[0].read_text().split("\n")
-    assert len(checksum) == 64
-    assert json.loads(content)
-
-
-def test_an_impossible_cache_only_costs_time(tmp_path, looks, monkeypatch):
-    folder = write_folder(tmp_path / "data", 12, seed=0)
-    first = load_info(folder)
     looks.clear()
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # it cannot be written
     assert same(load_info(folder), first)
     assert len(looks) == 12
 
@@ -144,28 +118,12 @@ def test_problems_are_not_remembered(tmp_path):
     folder = write_folder(tmp_path / "data", 12, seed=0)
     file, content = folder / "masks" / "cell_03.png", (folder / "masks" / "cell_03.png").read_bytes()
     stamp = file.stat().st_mtime_ns
-    file.write_bytes(b"x" * len(content))
+    rewrite(file, b"x" * len(content), stamp)
     for _ in range(2):
         with pytest.raises(DataError, match=r"cell_03\.png: mask cannot be read"):
             load_info(folder)
-    file.write_bytes(content)
-    os.utime(file, ns=(stamp, stamp))
+    rewrite(file, content, stamp)
     assert len(load_info(folder).train) == 11
-
-
-def test_each_division_of_a_folder_is_looked_at_by_itself(tmp_path):
-    for kind in ("images", "masks"):
-        (tmp_path / kind).mkdir()
-        for height in range(8, 16):
-            Image.new("L", (8, height), height % 2).save(tmp_path / kind / f"{height}.png")
-    held_out = set()
-    for seed in range(4):
-        info = load_info(tmp_path, seed=seed, val_fraction=0.25)
-        splits = [info.train, info.val]
-        for split in splits:
-            assert [f"{height}.png" for height, _ in split.sizes] == [record["name"] for record in split.records]
-        held_out.add(tuple(info.val.sizes[:, 0].tolist()))
-    assert len(held_out) > 1
 
 
 def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path, monkeypatch):

@@ -146,10 +146,10 @@ class Target:
         """The first field, by whose labels crops are centered."""
         return self.arrays()[0]
 
-    @property
-    def unknown_label(self) -> int:
+    @classmethod
+    def unknown_label(cls) -> int:
         """The value of `main` for unknown pixels."""
-        return fields(self)[0].metadata["unknown"]
+        return fields(cls)[0].metadata["unknown"]
 
     @property
     def prediction(self) -> Array:

@@ -102,7 +102,7 @@ class Section:
         voxels, header = read_volume(record["image"], name)
         truth = reader.shown_truth(reader.read_volume(record, header))
         center = busiest_voxel(truth)
-        unknown = reader.target.unknown_value(reader.target.field_names()[0])
+        unknown = reader.target.unknown_label()
         masks = [truth, pred.astype(truth.dtype, copy=False)]
         planes = [orthogonal_slices(mask, center, header.spacing, fill=unknown) for mask in masks]
         return Example(name, orthogonal_slices(voxels, center, header.spacing), *planes)

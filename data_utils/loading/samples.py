@@ -91,7 +91,7 @@ class ImageSamples(Samples):
         if locations is not None:
             return crop_around(locations, target.shape, target.shape, crop_size, rng)
         labels = self.reader.known_labels(target)
-        return crop_window(labels, target.unknown_label, crop_size, rng)
+        return crop_window(labels, target.unknown_label(), crop_size, rng)
 
 
 class VolumeSamples(Samples):

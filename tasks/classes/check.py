@@ -74,7 +74,8 @@ def absent_classes(findings: Findings) -> Iterator[str]:
         present.append(set(map(class_map.index_of, values)))
     numbered_names = list(enumerate(class_map.names))
     if findings.config.classes:
-        missing = [name for index, name in numbered_names if index not in set().union(*present)]
+        of_all_masks = set(map(class_map.index_of, findings.pixels))
+        missing = [name for index, name in numbered_names if index not in of_all_masks]
         if missing:
             yield (
                 f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a"

@@ -26,12 +26,12 @@ class RunStandIn:
     """
 
     has_volumes = False
-    class_names = ("around", "cell")
 
     def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
         self.name = name
         self.probabilities = probabilities
-        self.info = SimpleNamespace(train=SimpleNamespace(records=None), val=FourImages())
+        reader = SimpleNamespace(class_names=("around", "cell"))
+        self.info = SimpleNamespace(reader=reader, train=SimpleNamespace(records=None), val=FourImages())
 
 
 class FourImages:

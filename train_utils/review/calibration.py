@@ -1,31 +1,33 @@
 """review.py --calibrate: one temperature for all logits of a model, so that it is as sure as it is right.
 
 Logits divided by a temperature above 1 are less sure; the answers stay the same. The temperature is the one with the
-least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.04599). The cross-entropy is added up
-for a row of temperatures at once, so that they are read once for all of these.
+least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.04599).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replace_files
 from tasks.calibration import calibration_error, count_confidences, no_counts
 from tasks.confusion import score_text
-from train_utils.review.runs import ReviewedRun, open_reviewed_run, predicted_slices
+from train_utils.review.reviews import open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 
 # the temperatures that are tried: 1/8 to 8, each 9% above the one before
 TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
 PIXELS = 20_000  # about so many pixels of an image are counted, spread over it
+MOST_PIXELS = 5_000_000  # of all images
+SLICES = 100  # of a volume, about
 SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
+
+Sample = tuple[np.ndarray, np.ndarray]  # probabilities (classes, n) and labels (n,) of some pixels of an image
 
 
 def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> str:
@@ -35,46 +37,37 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> st
     config.json records the temperature. Raises DataError if the model cannot be calibrated.
     """
     run = open_reviewed_run(folder, dataset, device)
-    entropies = np.zeros(len(TEMPERATURES))
-    before = no_counts()
-    for probabilities, mask in _predictions(run, "calibrating"):
-        entropies += cross_entropies(probabilities, mask)
-        before += confidence_counts(probabilities, mask)
-    if not before.any():
+    val = run.info.val
+    indices = [index for index in range(len(val)) if index not in val.bad]
+    slices = len(indices) * (SLICES if run.has_volumes else 1)
+    pixels = min(PIXELS, max(1, MOST_PIXELS // max(1, slices)))
+    samples: list[Sample] = []
+    for index in track(indices, len(indices), f"calibrating {run.name}"):
+        for probabilities, mask in predicted_slices(run, index):
+            samples.append(known_pixels(probabilities, mask, pixels))
+    if not any(len(labels) for _, labels in samples):
         raise DataError("no validation image has labeled pixels")
-    temperature = best_temperature(entropies)
-    after = no_counts()
-    for probabilities, mask in _predictions(run, "measuring"):
-        powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
-        after += confidence_counts(powers / powers.sum(axis=0), mask)
+    temperature = best_temperature(np.sum([cross_entropies(*sample) for sample in samples], axis=0))
+    softened = [(soften(probabilities, temperature), labels) for probabilities, labels in samples]
     apply_temperature(folder / "model", temperature)
     return (
-        f"{run.name}: temperature {temperature:.3f}, expected calibration error {score_text(calibration_error(before))}"
-        f" before and {score_text(calibration_error(after))} after, on the validation images that it was fitted on"
+        f"{run.name}: temperature {temperature:.3f}, expected calibration error {error_text(samples)} before and"
+        f" {error_text(softened)} after, on the validation images that it was fitted on"
     )
 
 
-def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Probabilities (classes, H, W) and mask (H, W) of each slice of the validation images that can be read."""
-    indices = [index for index in range(len(run.info.val)) if index not in run.info.val.bad]
-    for index in track(indices, len(indices), f"{activity} {run.name}"):
-        yield from predicted_slices(run, index)
+def known_pixels(probabilities: np.ndarray, mask: np.ndarray, count: int) -> Sample:
+    """About `count` labeled pixels of probabilities (classes, H, W) and their mask (H, W) of class indices."""
+    known = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
+    known = known[:: max(1, len(known) // count)]
+    return probabilities.reshape(len(probabilities), -1)[:, known], mask.ravel()[known]
 
 
-def cross_entropies(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(49,): the summed cross-entropy of an image at each of TEMPERATURES, in about PIXELS of its labeled pixels.
-
-    Args:
-        probabilities: (classes, H, W).
-        mask: (H, W) class indices.
-    """
-    known_pixels = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
-    known_pixels = known_pixels[:: max(1, len(known_pixels) // PIXELS)]
-    labels = mask.ravel()[known_pixels]
-    known_probs = probabilities.reshape(len(probabilities), -1)[:, known_pixels].astype(np.float64)  # (classes, n)
+def cross_entropies(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(49,): the summed cross-entropy of a sample at each of TEMPERATURES."""
     # the logits, up to a constant for each pixel
-    logits = np.log(np.maximum(known_probs, SMALLEST_PROBABILITY))
-    label_logits = logits[labels, np.arange(len(known_pixels))]
+    logits = np.log(np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY))
+    label_logits = logits[labels, np.arange(len(labels))]
     sums = []
     for temperature in TEMPERATURES:
         # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0
@@ -94,11 +87,20 @@ def best_temperature(entropies: np.ndarray) -> float:
     return float(TEMPERATURES[best] * ratio**steps)
 
 
-def confidence_counts(probabilities: np.ndarray, mask: np.ndarray) -> Tensor:
-    """The counts of `count_confidences` for probabilities (classes, H, W) and their mask (H, W)."""
-    confidence = torch.from_numpy(probabilities.max(axis=0))
-    is_right = torch.from_numpy(probabilities.argmax(axis=0) == mask)
-    return count_confidences(confidence, is_right, torch.from_numpy(mask != IGNORE_INDEX))
+def soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """The probabilities (classes, n) of logits that are divided by a temperature."""
+    powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
+    return powers / powers.sum(axis=0)
+
+
+def error_text(samples: Iterable[Sample]) -> str:
+    """The expected calibration error of samples, in digits."""
+    counts = no_counts()
+    for probabilities, labels in samples:
+        confidence = torch.from_numpy(probabilities.max(axis=0))
+        is_right = torch.from_numpy(probabilities.argmax(axis=0) == labels)
+        counts += count_confidences(confidence, is_right, torch.ones_like(is_right))
+    return score_text(calibration_error(counts))
 
 
 def apply_temperature(folder: Path, temperature: float) -> None:

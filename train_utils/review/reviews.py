@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean
@@ -11,16 +11,79 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.excluded import shown_name
 from data_utils.sources.records import Records
+from inference.predictor import Predictor
 from runtime.console import track
+from runtime.documents import as_json
 from runtime.errors import DataError, UserError
 from runtime.files import checksum
+from runtime.values import checked
+from tasks.classes.loss import Classes
+from train_utils.comparison.runs import read_settings
+from train_utils.dataset import load_dataset_info
 from train_utils.review.reviewed_masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
-from train_utils.review.runs import ReviewedRun, open_reviewed_run, predicted_slices
+from train_utils.settings.train_settings import TrainSettings
 
 MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported
 WORST_SLICES = 3  # slices that make up the score of a volume, and are shown
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedRun:
+    """A run with the images or volumes that it has not trained on, `info.val`, and the predictor of its best model."""
+
+    name: str
+    info: DatasetInfo
+    predictor: Predictor
+
+    @property
+    def has_volumes(self) -> bool:
+        """Whether the run trained on volumes."""
+        return self.info.val.records.dims == 3
+
+
+def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
+    """A run whose masks can be reviewed. Raises DataError, without the name of the folder, if they cannot.
+
+    Args:
+        dataset: the present path of the data set; None for the recorded path.
+    """
+    settings = read_settings(folder)
+    task = settings.identity["task"]
+    if task != Classes.name:
+        raise DataError(f"its task is {task}, and only masks of classes are reviewed")
+    config = TrainSettings(**checked(TrainSettings, settings.flags))
+    info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
+    recorded = settings.identity.get("data set")
+    if info.fingerprint() != recorded:
+        raise DataError(
+            f"the data set has changed since the run: it is {info.fingerprint()}, and was"
+            f" {recorded}; which images the model has not trained on is not known any more"
+        )
+    if as_json(info.reader.identity) != settings.identity.get("classes"):
+        raise DataError("the masks have other classes now than in the run")
+    return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
+
+
+def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Probabilities (classes, H, W) and mask (H, W), class indices, of each slice of a validation record.
+
+    An image is one slice. The slices of a volume come from bottom to top, and the probabilities of only a few slices
+    are in memory at a time.
+    """
+    record = run.info.val.records[index]
+    image, name, reader = record["image"], record["name"], run.info.reader
+    if not run.has_volumes:
+        size = read_image(image, name).shape[:2]
+        truth = reader.shown_truth(reader.read(record, size, size))
+        yield run.predictor(image, name).probabilities, truth
+        return
+    labels = reader.shown_truth(reader.read_volume(record, read_volume_header(image, name)))
+    yield from zip(run.predictor.slices(image, name), labels, strict=True)
 
 
 class Slice(NamedTuple):
@@ -112,7 +175,7 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
     """The review of a mask by a run; None if nothing of it is labeled. All areas are added to `all_areas`."""
     worst: list[Slice] = []
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
-        areas = list(compare_areas(probabilities, mask, run.class_names))
+        areas = list(compare_areas(probabilities, mask, run.info.reader.class_names))
         all_areas += areas
         score = mask_score(probabilities, mask)
         if score is None:

@@ -210,6 +210,16 @@ def test_runs_that_cannot_say_anything_are_a_line_each(trained_run, tiny_folder,
     assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
 
 
+def test_a_run_of_other_classes_is_refused(trained_run, tiny_folder, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    record = json.loads((trained_run / "run.json").read_text())
+    record["identity"]["classes"] = ["a"]
+    (run / "run.json").write_text(json.dumps(record))
+    result = run_review("--runs", run, "--dataset", tiny_folder, "--output", tmp_path / "out")
+    assert f"{run}: the masks have other classes now than in the run; it is left out" in result.text
+
+
 @pytest.fixture(scope="module")
 def noisy_data(tiny_folder, tmp_path_factory) -> Path:
     """The tiny data set with a tenth of each validation mask wrong: no model may be surer than that."""

@@ -11,8 +11,10 @@ from train_utils.review.calibration import (
     TEMPERATURES,
     apply_temperature,
     best_temperature,
-    confidence_counts,
     cross_entropies,
+    error_text,
+    known_pixels,
+    soften,
 )
 from unet import UNet, UNetConfig
 
@@ -30,10 +32,11 @@ def test_temperatures_divide_all_of_the_last_layer(tmp_path):
         torch.testing.assert_close(parameter.detach(), old / 6)
 
 
-def test_confidences_are_counted_where_the_mask_is_known():
-    probabilities = np.array([[[0.75, 0.25, 0.625]], [[0.25, 0.75, 0.375]]], np.float32)
-    counts = confidence_counts(probabilities, np.array([[0, 0, 255]]))
-    assert counts.sum(dim=0).tolist() == [2, 1, 1.5 * 2**20]
+def test_the_error_is_the_distance_of_confidence_and_right_answers():
+    probabilities = np.array([[0.75, 0.25, 0.75, 0.75], [0.25, 0.75, 0.25, 0.25]], np.float32)
+    assert error_text([(probabilities, np.array([0, 1, 0, 0]))]) == "0.2500"
+    assert error_text([(probabilities, np.array([0, 1, 0, 1]))]) == "0.0000"
+    np.testing.assert_allclose(soften(probabilities, 2.0)[0, 0], 3**0.5 / (1 + 3**0.5))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -49,28 +52,34 @@ def toy(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, (rng.random((100, 100)) > below).sum(axis=0).astype(np.uint8)
 
 
+def all_pixels(probabilities: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The labeled pixels of an image."""
+    return known_pixels(probabilities, mask, mask.size)
+
+
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.7])
 def test_the_temperature_is_the_number_that_logits_were_multiplied_by(factor):
     logits, mask = toy(0)
     mask[0] = 255
-    entropies = cross_entropies(softmax(factor * logits).astype(np.float32), mask)
+    entropies = cross_entropies(*all_pixels(softmax(factor * logits).astype(np.float32), mask))
     assert best_temperature(entropies) == pytest.approx(factor, rel=0.05)
     logs = np.log(np.take_along_axis(softmax(logits), np.minimum(mask, 2)[None].astype(int), 0))[0][mask != 255]
     assert TEMPERATURES[24] == 1
-    assert cross_entropies(softmax(logits), mask)[24] == pytest.approx(-logs.sum())
+    assert cross_entropies(*all_pixels(softmax(logits), mask))[24] == pytest.approx(-logs.sum())
 
 
 def test_a_model_that_is_never_right_gets_the_highest_temperature_and_one_that_always_is_the_lowest():
     _, mask = toy(0)
     probabilities = np.zeros((3, 100, 100), np.float32)
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)
-    assert best_temperature(cross_entropies(probabilities, mask)) == 0.125
-    assert best_temperature(cross_entropies(probabilities, (mask + 1) % 3)) == 8
+    assert best_temperature(cross_entropies(*all_pixels(probabilities, mask))) == 0.125
+    assert best_temperature(cross_entropies(*all_pixels(probabilities, (mask + 1) % 3))) == 8
 
 
 @pytest.mark.parametrize(("rows", "pixels"), [(300, 20_000), (10, 4000), (110, 22_000)])
-def test_some_twenty_thousand_pixels_of_an_image_count_where_it_is_labeled(rows, pixels):
+def test_about_so_many_pixels_of_an_image_count_where_it_is_labeled(rows, pixels):
     mask = np.full((300, 400), 255, np.uint8)
     mask[:rows] = 1
-    entropies = cross_entropies(np.full((2, 300, 400), 0.5, np.float32), mask)
-    assert entropies == pytest.approx(np.full(len(TEMPERATURES), pixels * np.log(2)))
+    probabilities, labels = known_pixels(np.full((2, 300, 400), 0.5, np.float32), mask, 20_000)
+    assert probabilities.shape == (2, pixels)
+    assert labels.tolist() == [1] * pixels

@@ -18,7 +18,6 @@ from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import has_place_tags
 from data_utils.image_io.tiff import (
-    NO_DIRECTORY,
     check_segments,
     has_bands,
     has_plain_pixels,
@@ -75,19 +74,12 @@ class RasterFile:
         check_segments(page)
         stored_type = np.dtype(page.dtype)
         self.dtype = np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
-        self.names = [""] * int(page.samplesperpixel)
-        self.alpha: int | None = None
-        self.nodata: float | None = None
         self._lock = Lock()  # threads must not read one data set at the same time
-        # slices of a stack that has one directory are not compressed, and GDAL does not know them
-        if page.offset != NO_DIRECTORY:
-            self._data_set = open_directory(file, page.index, stack)
-            self.names = [name or "" for name in self._data_set.descriptions]
-            colors = [color.name for color in self._data_set.colorinterp]
-            if "alpha" in colors:
-                self.alpha = colors.index("alpha")
-            if knows_missing:
-                self.nodata = self._data_set.nodata
+        self._data_set = open_directory(file, page.index, stack)
+        self.names = [name or "" for name in self._data_set.descriptions]
+        self.nodata = self._data_set.nodata if knows_missing else None
+        colors = [color.name for color in self._data_set.colorinterp]
+        self.alpha = colors.index("alpha") if "alpha" in colors else None
         self._mask = None if mask is None else open_directory(file, mask.index, stack)
         self.may_be_nan = knows_missing and stored_type.kind == "f"
         has_value = self.nodata is not None or self.may_be_nan

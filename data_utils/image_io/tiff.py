@@ -1,6 +1,5 @@
 """Pages of TIFFs: which of them count, which Pillow reads right, and where their pixels lie."""
 
-import copy
 import logging
 import math
 import re
@@ -29,7 +28,6 @@ STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 X_RESOLUTION, Y_RESOLUTION = 282, 283  # tags: pixels in a length
 PHYSICAL_SIZE = re.compile(r'PhysicalSize([XYZ])="([^"]{1,40})"')
 PHYSICAL_UNIT = re.compile(r'PhysicalSizeXUnit="([^"]{1,40})"')
-NO_DIRECTORY = 0  # the offset of a slice that has no directory
 NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
 ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 
@@ -93,10 +91,10 @@ def _open_file(path: Path) -> tifffile.TiffFile:
 
 
 def open_page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
-    """A page of a TIFF by its number, as `page_numbers` gives it."""
-    first = tiff.pages[0].aspage()
-    if _slice_count(tiff, first) > 1:
-        return _slice_page(first, number)
+    """A page of a TIFF by its number, as `page_numbers` gives it. Raises ValueError for a volume in one page."""
+    count = _slice_count(tiff)
+    if count > 1:
+        raise ValueError(f"it holds {count} slices in one page; --dims 3 reads them as a volume")
     return tiff.pages[number].aspage()
 
 
@@ -108,37 +106,30 @@ def page_size(page: tifffile.TiffPage) -> tuple[int, int]:
     return page.imagelength, page.imagewidth
 
 
-def _slice_count(tiff: tifffile.TiffFile, first: tifffile.TiffPage) -> int:
-    """How many slices a stack has whose only directory describes the first of them; 1 for any other file.
+def read_slices(path: Path) -> np.ndarray | None:
+    """(D, H, W, C) of a stack whose only directory describes its first slice, mapped from the file; None for others.
 
-    ImageJ writes stacks above 4 GB so, MetaMorph all, tifffile those with `truncate`.
+    ImageJ writes stacks above 4 GB so, tifffile those with `truncate`.
     """
-    page_size(first)
+    with _open_file(path) as tiff:
+        first = tiff.pages[0].aspage()
+        count = _slice_count(tiff)
+        claimed = (tiff.imagej_metadata or {}).get("images", 1)
+        if count == 1 < claimed and not tiff.pages.is_multipage:
+            raise ValueError(f"it ends before the last of the {claimed} slices that it claims")
+        if count == 1:
+            return None
+        return tifffile.memmap(path, mode="r").reshape(count, *page_size(first), int(first.samplesperpixel))
+
+
+def _slice_count(tiff: tifffile.TiffFile) -> int:
+    """How many slices the first page of a file holds."""
+    first = tiff.pages[0].aspage()
+    height, width = page_size(first)
     is_stack = first.is_imagej or first.is_shaped or first.is_stk or first.imagedepth > 1
     if not is_stack or tiff.pages.is_multipage:
         return 1
-    count = tiff.series[0].nbytes // _slice_bytes(first)
-    if count > 1 and not first.is_contiguous:
-        raise ValueError(f"it holds {count} slices in one page, compressed or in tiles; store a page for each")
-    claimed = (tiff.imagej_metadata or {}).get("images", 1)
-    held = (tiff.filehandle.size - first.dataoffsets[0]) // _slice_bytes(first)
-    if count == 1 < held < claimed:
-        raise ValueError(f"it ends after {held} of the {claimed} slices that it claims")
-    return count
-
-
-def _slice_page(first: tifffile.TiffPage, number: int) -> tifffile.TiffPage:
-    """A slice of a stack that lie one behind the other, made from the first one's page."""
-    page = copy.copy(first)
-    page.offset = NO_DIRECTORY
-    page.imagedepth = 1
-    page.dataoffsets = (first.dataoffsets[0] + number * _slice_bytes(first),)
-    page.databytecounts = (_slice_bytes(first),)
-    return page
-
-
-def _slice_bytes(page: tifffile.TiffPage) -> int:
-    return page.imagelength * page.imagewidth * page.samplesperpixel * np.dtype(page.dtype).itemsize
+    return int(tiff.series[0].size // (height * width * first.samplesperpixel))
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
@@ -153,11 +144,7 @@ def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPag
     for number, frame in enumerate(tiff.pages):
         page = frame.aspage()
         if number == 0:
-            first = page
-            count = _slice_count(tiff, first)
-            if count > 1:
-                yield from ((index, _slice_page(first, index)) for index in range(count))
-                return
+            first = open_page(tiff, 0)
         file.seek(page.offset)
         (tags,) = struct.unpack(tiff.tiff.tagnoformat, file.read(tiff.tiff.tagnosize))
         claimed_bytes += tags * tiff.tiff.tagsize
@@ -179,8 +166,6 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
 
 def reads_right(page: tifffile.TiffPage) -> bool:
     """Whether Pillow gives the numbers of a page; of others it swaps bytes, cuts bits, drops bands, or opens none."""
-    if page.offset == NO_DIRECTORY:
-        return False
     if page.photometric not in NUMBERS or page.dtype is None:
         return True
     samples = page.samplesperpixel
@@ -225,6 +210,5 @@ def is_photograph(page: tifffile.TiffPage) -> bool:
 
 def check_segments(page: tifffile.TiffPage) -> None:
     """Raises ValueError for a page with fewer tiles or strips than its size needs, of which Pillow makes zeros."""
-    is_slice = page.offset == NO_DIRECTORY or page.is_stk
-    if not is_slice and len(page.dataoffsets) < np.prod(page.chunked):
+    if not page.is_stk and len(page.dataoffsets) < np.prod(page.chunked):
         raise ValueError("it has fewer tiles or strips than its size needs")

@@ -10,7 +10,7 @@ from data_utils.image_io.nifti import NiftiVolume
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.stored_volume import Spacing, StoredVolume
 from data_utils.image_io.text_headers import MetaImage, NrrdVolume
-from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.image_io.tiff import is_tiff, page_numbers, read_slices
 from runtime.documents import check_regular
 
 
@@ -22,39 +22,43 @@ class StackVolume(StoredVolume):
     def __init__(self, path: str, spacing: Spacing | None) -> None:
         self.path = path
         self.pages: list[int] = []
-        if is_tiff(path):
+        self.array = self._map()
+        if self.array is None:
             self.pages = page_numbers(Path(path))
             first = read_image(path, path, self.pages[0])
-            height, width, self.channels = first.shape
-            self.shape = (width, height, len(self.pages))
+            depth, height, width, self.channels = (len(self.pages), *first.shape)
             self.dtype = first.dtype
         else:
-            array = np.lib.format.open_memmap(path, mode="r")
-            if array.ndim not in (3, 4):
-                raise ValueError(f"its shape is {array.shape}, not (z, y, x) or (z, y, x, channels)")
-            depth, height, width = array.shape[:3]
-            self.shape = (width, height, depth)
-            self.channels = 1 if array.ndim == 3 else array.shape[3]
-            self.dtype = np.dtype(np.uint8) if array.dtype == bool else array.dtype
+            depth, height, width, self.channels = self.array.shape
+            self.dtype = self.array.dtype
+        self.shape = (width, height, depth)
         z, y, x = spacing or (1.0, 1.0, 1.0)
         self.affine = np.diag([x, y, z, 1.0])
 
+    def _map(self) -> np.ndarray | None:
+        """(z, y, x, C) of a file whose voxels lie one behind the other, mapped; None for a TIFF of pages."""
+        if is_tiff(self.path):
+            return read_slices(Path(self.path))
+        array = np.lib.format.open_memmap(self.path, mode="r")
+        if array.ndim not in (3, 4):
+            raise ValueError(f"its shape is {array.shape}, not (z, y, x) or (z, y, x, channels)")
+        return array.view(np.uint8 if array.dtype == bool else array.dtype).reshape(*array.shape[:3], -1)
+
     def read(self) -> np.ndarray:
-        if not self.pages:
-            array = np.lib.format.open_memmap(self.path, mode="r").view(self.dtype)
-            return array.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
-        shape = (*self.shape[::-1], self.channels)
-        check_memory(prod(shape) * self.dtype.itemsize, "the volume")
-        voxels = np.empty(shape, self.dtype)
-        for plane, page in zip(voxels, self.pages, strict=True):
-            pixels = read_image(self.path, self.path, page)
-            if (pixels.shape, pixels.dtype) != (plane.shape, plane.dtype):
-                raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one for all")
-            plane[:] = pixels
+        voxels = self.array
+        if voxels is None:
+            shape = (*self.shape[::-1], self.channels)
+            check_memory(prod(shape) * self.dtype.itemsize, "the volume")
+            voxels = np.empty(shape, self.dtype)
+            for plane, page in zip(voxels, self.pages, strict=True):
+                pixels = read_image(self.path, self.path, page)
+                if (pixels.shape, pixels.dtype) != (plane.shape, plane.dtype):
+                    raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one")
+                plane[:] = pixels
         return voxels.transpose(2, 1, 0, 3)
 
     def read_labels(self) -> np.ndarray:
-        if not self.pages:
+        if self.array is not None:
             return self.read()
         check_memory(prod(self.shape) * self.dtype.itemsize, "the volume")
         planes = [read_mask(PageFile(self.path, page), self.path) for page in self.pages]

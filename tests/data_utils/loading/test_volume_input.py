@@ -3,20 +3,10 @@
 import numpy as np
 import pytest
 
-from data_utils.image_io.resize import linear
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.volume_input import SliceInput, VolumeInput
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
-
-
-@pytest.mark.parametrize("target", [4, 8, 16])
-def test_a_straight_line_is_resampled_to_itself(target):
-    taps, weights = linear(8, target)
-    line = (taps * weights).sum(axis=1)
-    centers = (np.arange(target) + 0.5) * 8 / target - 0.5
-    inside = slice(1, -1)  # the ends are repeated
-    np.testing.assert_allclose(line[inside], centers[inside], atol=1e-12)
 
 
 def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:

@@ -28,7 +28,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.sources.pairs import open_pairs
+from data_utils.sources.pictures import open_pictures
 from tasks.classes.reader import ClassReader
 from train_utils.dataset import load_dataset_info
 from unet import Preprocess
@@ -78,7 +78,7 @@ def seconds_of_each(functions: dict[str, Callable[[int], object]], rounds: int) 
 
 def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
     """What a loader's worker does for one sample of a folder."""
-    records = open_pairs(folder / "images", folder / "masks", DataConfig(mask_suffix="_mask"))
+    records = open_pictures(folder / "images", folder / "masks", DataConfig(mask_suffix="_mask"))
     preprocess, reader = Preprocess(scale=scale), ClassReader(ClassMap(("background", "foreground"), (0, 255), None))
     split = Split(records, np.zeros((len(records), 2), np.int64))
     normalization = Normalization((0.0,) * 3, (1.0,) * 3, ("uint8",))

@@ -16,7 +16,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
-from data_utils.sources.bands import bands_in
+from data_utils.sources.pictures import bands_in
 from data_utils.sources.volumes import read_spacing
 from inference.input_files import StemmedFile, files_of_patterns, stem_of
 from runtime.errors import DataError

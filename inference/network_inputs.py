@@ -16,7 +16,7 @@ from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume,
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput, check_header
-from data_utils.sources.bands import as_model_reads
+from data_utils.sources.places import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 

@@ -13,9 +13,8 @@ from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotations, holds_masks
-from data_utils.sources.folder import detect_suffix
+from data_utils.sources.folder import composed, detect_suffix
 from data_utils.sources.records import Record, Records
-from data_utils.sources.spelling import composed
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
 from inference.inputs import input_stem, page_stem
 from runtime.console import counted

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.layout import without_image_roots
+from data_utils.sources.folder import composed
 from data_utils.sources.points.nnlandmark import case_name
-from data_utils.sources.spelling import composed
 from inference.inputs import input_stem
 from runtime.console import counted
 from runtime.errors import DataError

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from data_utils.sources.walk import walk
+from data_utils.sources.folder import walk
 from inference.predict_settings import PredictSettings
 from inference.provenance import MODEL_FILES, RECORD, is_recorded
 from inference.requested_outputs import RequestedOutputs

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
-from data_utils.sources.placed import place_warnings
+from data_utils.sources.places import place_warnings
 from data_utils.sources.records import annotation_summaries
 from data_utils.sources.volumes import voxel_size_warnings
 from runtime.console import counted, listing

@@ -1,13 +1,12 @@
 """--exclude: images that are left out of both splits, by the names in a list."""
 
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.sources.annotations.documents import lines_of
+from data_utils.sources.folder import find_name, spellings
 from data_utils.sources.records import Records, select
-from data_utils.sources.spelling import find_name, spellings
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.redact import printable, redact
@@ -23,26 +22,22 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     """
     if train.is_stream:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
-    names_by_split = []
-    for records in (train, val):
-        names_by_split.append([shown_name(records, index) for index in range(len(records))])
-    by_spelling = spellings(chain(*names_by_split))
-    found_names = {line: find_name(line, by_spelling) for line in read_names(file)}
-    names = set(found_names.values())
-    kept_splits = []
-    for records, split_names in zip((train, val), names_by_split, strict=True):
-        kept_indices = np.array([index for index, name in enumerate(split_names) if name not in names], dtype=np.int64)
-        if len(kept_indices) < len(split_names):
-            records = select(records, kept_indices)
-        kept_splits.append(records)
-    unknown = sorted(line for line, name in found_names.items() if name is None)
+    train_names, val_names = ([shown_name(part, i) for i in range(len(part))] for part in (train, val))
+    by_spelling = spellings([*train_names, *val_names])
+    name_by_line = {line: find_name(line, by_spelling) for line in read_names(file)}
+    unknown = sorted(line for line, name in name_by_line.items() if name is None)
     if unknown:
         name_list = listing(unknown)
         raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
-    for kept_records, title in zip(kept_splits, ("training", "validation"), strict=True):
-        if not len(kept_records):
+    left_out = set(name_by_line.values())
+
+    def keep(records: Records, names: list[str], title: str) -> Records:
+        indices = [i for i, name in enumerate(names) if name not in left_out]
+        if not indices:
             raise DataError(f"--exclude {file}: leaves no {title} image; shorten the list")
-    return kept_splits[0], kept_splits[1]
+        return records if len(indices) == len(names) else select(records, np.array(indices))
+
+    return keep(train, train_names, "training"), keep(val, val_names, "validation")
 
 
 def read_names(file: Path) -> set[str]:

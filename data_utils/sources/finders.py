@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import are_masks, find_annotated
 from data_utils.sources.annotations.world_polygons import find_polygons
-from data_utils.sources.bands import find_scenes
 from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits
-from data_utils.sources.overlapping import find_channels, find_class_folders
-from data_utils.sources.pairs import open_pairs
+from data_utils.sources.overlapping import find_channels, find_class_files, find_class_folders
+from data_utils.sources.pictures import open_pictures
 from data_utils.sources.points.find import choose_points, find_any_points, find_first_points, other_csv_files
-from data_utils.sources.records import Records, SplitOpeners, select_all
+from data_utils.sources.records import SplitOpeners, split_openers
 from data_utils.sources.side_by_side import find_side_by_side
-from data_utils.sources.volumes import DESCRIPTION, find_volumes, image_suffixes, read_description
+from data_utils.sources.volumes import find_volumes, image_suffixes
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -23,19 +21,7 @@ from runtime.errors import DataError
 def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its images and masks. Raises DataError if there are no folders of them."""
     splits = folder.splits or find_splits(folder.root, folder.named_splits)
-    return {name: partial(open_images, images, masks, folder.config) for name, (images, masks) in splits.items()}
-
-
-def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
-    """Images and masks of one name; an image is a file, or a folder of its bands. nnU-Net names the classes beside."""
-    scenes = find_scenes(images, masks, config)
-    if scenes:
-        return scenes
-    records = open_pairs(images, masks, config)
-    description = masks.parent / DESCRIPTION
-    if masks.name.lower() == "labelstr" and description.exists():
-        return select_all(records, classes=read_description(description).classes)
-    return records
+    return split_openers(splits, open_pictures, folder.config)
 
 
 # each gives split -> a function that opens its records, empty if the folder has another layout
@@ -47,6 +33,7 @@ FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
     find_polygons,
     find_annotated,
     find_any_points,
+    find_class_files,
     find_side_by_side,
     find_folder_pairs,
 )

@@ -3,16 +3,16 @@
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.config import OVERLAPPING, DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy, is_visible_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
-from data_utils.sources.spelling import by_composed_name
-from data_utils.sources.walk import walk
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
+USUAL_FOLDERS = IMAGE_FOLDERS + MASK_FOLDERS
 # words by which other folders are known, alone, and before or behind the name of a split: train_masks, img_dir
 IMAGE_WORDS = "images?|imgs?|img_dir|inputs?|originals?"
 MASK_WORDS = (
@@ -32,7 +33,6 @@ ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what el
 YOLO_LAYOUT = (
     "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"
 )
-READABLE = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
@@ -61,15 +61,6 @@ class DataFolder(NamedTuple):
     def may_overlap(self) -> bool:
         """Whether the task is, or may turn out to be, overlapping classes."""
         return self.config.task in (None, OVERLAPPING)
-
-
-def natural_sort_key(name: str) -> tuple:
-    """Sort key that puts 2.png before 10.png."""
-    parts: list[Any] = re.split(r"([0-9]+)", name)
-    # every second part is a number; Python refuses to convert numbers of thousands of digits
-    digits = [part.lstrip("0") for part in parts[1::2]]
-    parts[1::2] = [(len(part), part) for part in digits]
-    return parts, name
 
 
 def wanted_splits(named_splits: Iterable[str]) -> set[str]:
@@ -209,9 +200,11 @@ def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
     if len(matches) > 1:
         name_list = " and ".join(f"{path.name}/" for path in matches)
         raise DataError(f"{folder} holds {name_list}; keep one of them")
-    if not matches:
-        return None
-    return matches[0]
+    return matches[0] if matches else None
+
+
+class NoFolderError(DataError):
+    """A folder without one of images or one of masks."""
 
 
 def _folder_pair(folder: Path) -> tuple[Path, Path]:
@@ -219,49 +212,68 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
     images = _only_folder(folder, IMAGE_FOLDERS)
     masks = _only_folder(folder, MASK_FOLDERS)
     if images is None or masks is None:
-        names = sorted(os.listdir(folder), key=natural_sort_key)
-        name_list = listing(names, NAMES_IN_MESSAGE) or "nothing"
-        lacking: list[str] = []
-        if images is None:
-            lacking.append("images")
-        if masks is None:
-            lacking.append("masks")
-        beside = {name.lower() for name in names_in(folder.parent)}
-        remedy = format_remedy(names) + _rename_hint(folder, lacking, [images, masks])
-        if folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and not beside.isdisjoint(MASK_FOLDERS):
-            remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
-        elif len(lacking) == 2 and len(names) == 1 and (folder / names[0]).is_dir():  # as in unpacked archives
-            remedy = f"; did you mean --dataset {shlex.quote(str(folder / names[0]))}?"
-        pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-        if any(f"{os.path.splitext(name)[0]}.txt" in names for name in pictures):
-            remedy += f"; {YOLO_LAYOUT}"
+        kinds = {"images": images, "masks": masks}
+        lacking = [kind for kind, found in kinds.items() if found is None]
+        names = sorted(names_in(folder), key=natural_sort_key)
         raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
-            f" beside labelsTr; found {name_list}{remedy}"
+            f" beside labelsTr; found {listing(names, NAMES_IN_MESSAGE) or 'nothing'}{_remedy(folder, lacking, names)}"
         )
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
     return images, masks
 
 
-def _rename_hint(folder: Path, lacking: Sequence[str], found: Sequence[Path | None]) -> str:
-    """The other folders with pictures, if a folder has images or masks alone, and what to do if they are the others."""
-    if len(lacking) != 1:
-        return ""
-    others = []
-    for path in children(folder).values():
-        if path not in found and any(name.lower().endswith(READABLE) for name in names_in(path)):
-            others.append(f"{path.name}/")
-    if not others:
-        return ""
-    (kind,) = lacking
-    verb = "holds" if len(others) == 1 else "hold"
-    return f"; if {' or '.join(others[:NAMES_IN_MESSAGE])} {verb} the {kind}, rename it to {kind}/"
+def _remedy(folder: Path, lacking: Sequence[str], names: Sequence[str]) -> str:
+    """What may be meant by a folder without one of images or masks, as the end of a line."""
+    if folder.name.lower() in USUAL_FOLDERS and not children(folder.parent).keys().isdisjoint(MASK_FOLDERS):
+        return f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
+    others = {name: path for name, path in children(folder).items() if name not in USUAL_FOLDERS}
+    if len(lacking) == 2 and len(names) == len(others) == 1:  # as in unpacked archives
+        return f"; did you mean --dataset {shlex.quote(str(folder / names[0]))}?"
+    remedy = format_remedy(names)
+    holders = [f"{path.name}/" for path in others.values() if any(map(is_readable, names_in(path)))]
+    if len(lacking) == 1 and holders:
+        verb = "holds" if len(holders) == 1 else "hold"
+        (kind,) = lacking
+        remedy += f"; if {' or '.join(holders[:NAMES_IN_MESSAGE])} {verb} the {kind}, rename it to {kind}/"
+    if any(f"{os.path.splitext(name)[0]}.txt" in names for name in filter(is_readable, names)):
+        remedy += f"; {YOLO_LAYOUT}"
+    return remedy
 
 
-class NoFolderError(DataError):
-    """A folder without one of images or one of masks."""
+def is_readable(name: str) -> bool:
+    """Whether a file is called like an image or a volume."""
+    return name.lower().endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)
+
+
+def walk(folder: Path, onerror: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Do as `os.walk` does, and follow links to folders.
+
+    Raises DataError for a link to a folder that holds it: the files there would be found again and again.
+    """
+    for parent, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
+        for link in filter(os.path.islink, [os.path.join(parent, name) for name in folders]):
+            target = os.path.realpath(link)
+            if Path(os.path.realpath(parent)).is_relative_to(target):
+                raise DataError(f"{link} is a link to {target}, a folder that holds the link itself; remove the link")
+        yield parent, folders, names
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The files in a folder and below it, as paths below it, without hidden ones. Raises DataError."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+    for parent, folders, names in walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        below = os.path.relpath(parent, folder).replace(os.sep, "/")
+        prefix = "" if below == "." else f"{below}/"
+        for name in names:
+            if not name.startswith("."):
+                yield prefix + name
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
@@ -269,40 +281,73 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
 
     The first is `composed`, so that names of images and masks that look equal are equal.
     """
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
-
     files: list[str] = []
     other_endings: set[str] = set()
-    for parent, folders, names in walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = os.path.relpath(parent, folder).replace(os.sep, "/")
-        for name in names:
-            if is_visible_file(name, suffixes):
-                if below != ".":
-                    name = f"{below}/{name}"
-                files.append(name)
-            elif not name.startswith("."):
-                other_endings.add(os.path.splitext(name)[1].lower() or name)
+    for file in files_below(folder):
+        if file.lower().endswith(suffixes):
+            files.append(file)
+        else:
+            name = os.path.basename(file)
+            other_endings.add(os.path.splitext(name)[1].lower() or name)
     if not files:
-        endings = "nothing"
-        if other_endings:
-            endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
-        hint = ""
-        if kind == "masks":
-            hint = f" (or {ANNOTATIONS})"
-            if ".txt" in other_endings:
-                hint += f"; {YOLO_LAYOUT}"
+        endings = ", ".join(sorted(other_endings)[:NAMES_IN_MESSAGE])
+        hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
+        if hint and ".txt" in other_endings:
+            hint += f"; {YOLO_LAYOUT}"
+        found = f"only {endings}" if endings else "nothing"
         hint += format_remedy(sorted(other_endings))
-        raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
+        raise DataError(f"no {kind} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
+    return stems_of(files, kind, folder)
+
+
+def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
+    """Path without extension -> path, of files below a folder, in natural order, as `files_by_stem` gives it."""
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural_sort_key):
-        stem = volume_stem(file)
-        if stem in stems:
-            raise DataError(f"two {kind} with the same name in {folder}: {stems[stem]} and {file}; keep one")
-        stems[stem] = file
+        first = stems.setdefault(volume_stem(file), file)
+        if first != file:
+            raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
     return by_composed_name(stems)
+
+
+def natural_sort_key(name: str) -> tuple:
+    """Sort key that puts 2.png before 10.png."""
+    parts: list[Any] = re.split(r"([0-9]+)", name)
+    # every second part is a number; Python refuses to convert numbers of thousands of digits
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = [(len(part), part) for part in digits]
+    return parts, name
+
+
+def composed(text: str) -> str:
+    """The text with one character for an accented letter (NFC), as most systems have it; macOS stores two."""
+    return unicodedata.normalize("NFC", text)
+
+
+def by_composed_name(files: Mapping[str, str]) -> dict[str, str]:
+    """The files by their names, `composed` unless two names differ in nothing else."""
+    counts = Counter(map(composed, files))
+    by_name: dict[str, str] = {}
+    for name, file in files.items():
+        key = composed(name)
+        by_name[key if counts[key] == 1 else name] = file
+    return by_name
+
+
+def spellings(names: Iterable[str]) -> dict[str, str]:
+    """Name by each of its spellings, for `find_name`."""
+    by_spelling: dict[str, str] = {}
+    for name in names:
+        by_spelling.setdefault(composed(name), name)
+        by_spelling[name] = name
+    return by_spelling
+
+
+def find_name(written: str, by_spelling: Mapping[str, str]) -> str | None:
+    """The name that a list means: as it stands, or with slashes for backslashes, `./` in front, accents composed."""
+    if written in by_spelling:
+        return by_spelling[written]
+    return by_spelling.get(composed(written.replace("\\", "/").removeprefix("./")))
 
 
 def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Rows of `datasets`: data sets saved to disk, parquet files and the Hub, with pictures still encoded."""
 
-import os
 import pickle
 import platform
 import re
@@ -10,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.image_io.formats import format_remedy
+from data_utils.sources.folder import names_in
 from data_utils.sources.records import Record, Records
 from data_utils.sources.streams.remote import file_errors
 from runtime.cache import digest
@@ -29,21 +29,11 @@ HUB_SECONDS = 10  # how long the Hub may take to answer
 
 
 class TableName(NamedTuple):
-    """The name by which `load_tables` finds a table.
-
-    Args:
-        dataset: a path or a Hub id.
-        config: the configuration of a Hub data set.
-    """
+    """The name by which `load_tables` finds a table: a path or Hub id, the configuration of a Hub data set, a split."""
 
     dataset: str
     config: str | None
     split: str
-
-    @property
-    def path(self) -> Path:
-        """The data set's path, unless it is a Hub id."""
-        return user_path(self.dataset)
 
 
 class HFRecords(Records):
@@ -81,11 +71,13 @@ class HFRecords(Records):
 
     def _picture(self, cell: dict[str, Any] | None, name: str) -> Any:
         """The bytes of a picture; its file where a data set of the Hub is a folder of pictures."""
-        file = None
-        if cell is not None and cell["bytes"] is None:
-            file = cell["path"]
-        if file and not self.table_name.path.exists() and _is_download(file):
-            return file
+        if cell is not None and cell["bytes"] is None and not user_path(self.table_name.dataset).exists():
+            import datasets
+            from huggingface_hub.constants import HF_HUB_CACHE
+
+            for folder in (datasets.config.DOWNLOADED_DATASETS_PATH, HF_HUB_CACHE):
+                if cell["path"] and Path(cell["path"]).resolve().is_relative_to(Path(folder).resolve()):
+                    return cell["path"]
         return stored_picture(cell, name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,24 +88,22 @@ class HFRecords(Records):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rows = state.pop("rows")
-        files = state.pop("files")
-        self.__dict__.update(state)
-        self.rows = None
-        if all(Path(file).exists() for file in files):
-            self.rows = pickle.loads(rows)
+        are_here = all(Path(file).exists() for file in state.pop("files"))
+        self.__dict__ |= state | {"rows": pickle.loads(rows) if are_here else None}
 
     def open_here(self) -> None:
         """Load the table if its Arrow files are not on this machine. Raises DataError if the table differs here."""
         if self.rows is not None:
             return
         dataset, config, split = self.table_name
-        tables = load_tables(dataset, config)
-        if split not in tables or len(tables[split]) != self.length:
-            raise self._other_version_error()
-        table = tables[split]
+        table = load_tables(dataset, config).get(split)
         # the digest of files holds the times of their last changes, which copies may not have
-        if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
-            raise self._other_version_error()
+        is_copy = table is not None and (user_path(dataset).exists() or table._fingerprint == self.fingerprint)
+        if table is None or len(table) != self.length or not is_copy:
+            raise DataError(
+                f"--dataset {dataset} is another version on machine {platform.node()}"
+                " than where the run started; copy it, or share HF_HOME"
+            )
         self.rows = self._cast_pictures(table)
 
     def _cast_pictures(self, table: "Dataset") -> "Dataset":
@@ -123,13 +113,6 @@ class HFRecords(Records):
         for column in rows.column_names:
             rows = rows.cast_column(column, Image(decode=False))
         return rows
-
-    def _other_version_error(self) -> DataError:
-        """The error that the table on this machine is another one."""
-        return DataError(
-            f"--dataset {self.table_name.dataset} is another version on machine {platform.node()}"
-            " than where the run started; copy it, or share HF_HOME"
-        )
 
 
 def stored_picture(cell: object, name: str) -> Any:
@@ -144,15 +127,6 @@ def stored_picture(cell: object, name: str) -> Any:
     if not isinstance(content, bytes):
         raise DataError(f"{name} is a path or a text in its table, not the bytes of a picture; {PACK_REMEDY}")
     return content
-
-
-def _is_download(path: str) -> bool:
-    """Whether a file lies in the folders to which data sets of the Hub are downloaded."""
-    import datasets
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    folders = [Path(folder).resolve() for folder in (datasets.config.DOWNLOADED_DATASETS_PATH, HF_HUB_CACHE)]
-    return any(Path(path).resolve().is_relative_to(folder) for folder in folders)
 
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
@@ -170,9 +144,7 @@ def _find_column(features: "Features", named_column: str | None, flag: str, usua
             return name
     columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
     has_texts = any(getattr(feature, "dtype", None) in TEXT_TYPES for feature in features.values())
-    remedy = ""
-    if has_texts:
-        remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
+    remedy = f"; texts are not taken for paths: {PACK_REMEDY}" if has_texts else ""
     raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}{remedy}")
 
 
@@ -185,8 +157,11 @@ def _holds_pictures(feature: object) -> bool:
 
 def holds_tables(folder: Path) -> bool:
     """Whether `datasets` wrote the folder: by save_to_disk, or as parquet files."""
-    saved = any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
-    return saved or any(folder.glob("*.parquet")) or any(folder.glob("*/*.parquet"))
+    return _is_saved(folder) or any(folder.glob("*.parquet")) or any(folder.glob("*/*.parquet"))
+
+
+def _is_saved(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
 def is_hub_id(dataset: str) -> bool:
@@ -215,14 +190,6 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
             ) from error
 
 
-def _names_beside(path: Path) -> list[str]:
-    """The files in the folder of a path; none if the folder does not exist."""
-    try:
-        return sorted(os.listdir(path.parent))
-    except OSError:
-        return []
-
-
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. Raises DataError if there is none."""
     path = user_path(dataset)
@@ -244,21 +211,17 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
         hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
-    if not isinstance(dataset_splits, Mapping):
-        return {"train": dataset_splits}
-    return dataset_splits
+    return dataset_splits if isinstance(dataset_splits, Mapping) else {"train": dataset_splits}
 
 
 def _missing_data_set_error(dataset: str, path: Path) -> DataError:
     """The error for a name that is not the name of a data set."""
     state = "is a file, not .parquet"
-    similar: list[str] = []
+    remedy = format_remedy([path.name])
     if not path.is_file():
         state = "is not there"
-        similar = get_close_matches(path.name, _names_beside(path), n=1)
-    remedy = format_remedy([path.name])
-    if similar:
-        remedy = f"; did you mean {path.with_name(similar[0])}?"
+        for name in get_close_matches(path.name, names_in(path.parent), n=1):
+            remedy = f"; did you mean {path.with_name(name)}?"
     return DataError(
         f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
         f" owner/name{remedy}"
@@ -272,11 +235,11 @@ def _load(dataset: str, path: Path, config: str | None) -> Any:
 
     if path.is_file():
         return datasets.load_dataset("parquet", data_files=str(path))
-    if not path.is_dir():
-        owner, name = dataset.split("/")
-        copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so
-        ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
-        return datasets.load_dataset(dataset, config)
-    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))
-    return datasets.load_dataset("parquet", data_dir=str(path))
+    if path.is_dir():
+        if _is_saved(path):
+            return datasets.load_from_disk(str(path))
+        return datasets.load_dataset("parquet", data_dir=str(path))
+    owner, name = dataset.split("/")
+    copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so
+    ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
+    return datasets.load_dataset(dataset, config)

@@ -4,7 +4,6 @@ import heapq
 import os
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +13,9 @@ from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRecords, select
 from runtime.console import listing
 from runtime.errors import DataError
+
+# records of which some are held out; (N,) the number of each record's group, which stays together; what groups are
+Groups = tuple[Records, np.ndarray, str]
 
 
 def check_flags(config: DataConfig, validation: str | None) -> None:
@@ -28,20 +30,6 @@ def check_flags(config: DataConfig, validation: str | None) -> None:
         )
     if config.val_blocks is not None and config.val_group is not None:
         raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
-
-
-class Groups(NamedTuple):
-    """Records of which some are held out.
-
-    Args:
-        records: all of them.
-        numbers: (N,) the number of each record's group; the records of a group stay together.
-        things: what the groups are, in words.
-    """
-
-    records: Records
-    numbers: np.ndarray
-    things: str
 
 
 def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
@@ -73,6 +61,19 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
     return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
 
 
+def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
+    """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
+    files, file_by_group = np.unique(records.groups[:, 0], return_inverse=True)
+    if len(files) < 2:
+        raise DataError(
+            f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
+        )
+    sizes = np.bincount(file_by_group, weights=records.group_sizes)
+    order = np.random.default_rng(seed).permutation(len(files))
+    held_out = np.isin(file_by_group, _first_groups(order, sizes, sizes.sum() * fraction))
+    return records.subset(~held_out), records.subset(held_out)
+
+
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
     """The first groups of an order that together have enough images: at least one, and not all of them.
 
@@ -99,8 +100,8 @@ def group_by_file(records: Records, config: DataConfig) -> Groups:
     """The pages of a file are a group, unless all are pages of one."""
     files = records.file_numbers()
     numbers = files if files.any() else np.arange(len(records))
-    things = _kind(records) if len(np.unique(numbers)) == len(records) else "files, whose pages stay together"
-    return Groups(records, numbers, things)
+    are_whole = len(np.unique(numbers)) == len(records)
+    return records, numbers, _kind(records) if are_whole else "files, whose pages stay together"
 
 
 def group_by_name(records: Records, config: DataConfig) -> Groups:
@@ -116,21 +117,20 @@ def group_by_name(records: Records, config: DataConfig) -> Groups:
         raise DataError(f"--val-group {pattern!r} is no regular expression ({error})") from error
     bracket = 1 if expression.groups else 0
     number_by_text: dict[str, int] = {}
-    numbers = np.empty(len(records), np.int64)
-    for i in range(len(records)):
-        name = records.name(i)
+    numbers: list[int] = []
+    for name in map(records.name, range(len(records))):
         match = expression.search(name)
         if match is None:
             raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
-        numbers[i] = number_by_text.setdefault(match.group(bracket), len(number_by_text))
+        numbers.append(number_by_text.setdefault(match.group(bracket), len(number_by_text)))
     if len(number_by_text) < 2:
         raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(number_by_text))!r}")
-    return Groups(records, numbers, f"groups of {_kind(records)}")
+    return records, np.array(numbers), f"groups of {_kind(records)}"
 
 
 def group_by_block(records: Records, config: DataConfig) -> Groups:
     """The windows of scenes that lie in one block of the world are a group. Raises DataError as `cut_blocks` does."""
-    return Groups(*cut_blocks(records, config), "blocks")
+    return *cut_blocks(records, config), "blocks"
 
 
 def _kind(records: Records) -> str:
@@ -157,8 +157,7 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
         )
     if len({below for _, below in whole.image_folders()}) < 2:
         return ()
-    train_folders = {os.path.dirname(train.name(index)) for index in range(len(train))}
-    val_folders = {os.path.dirname(val.name(index)) for index in range(len(val))}
+    train_folders, val_folders = ({os.path.dirname(part.name(i)) for i in range(len(part))} for part in (train, val))
     shared = sorted(train_folders & val_folders - {""})
     if not shared:
         return ()
@@ -167,16 +166,3 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
         f"images of one folder train and validate ({listing(shared)}); if a folder holds one patient or scene, keep it"
         f" together: --val-group '{pattern}'",
     )
-
-
-def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
-    """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
-    files, file_by_group = np.unique(records.groups[:, 0], return_inverse=True)
-    if len(files) < 2:
-        raise DataError(
-            f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
-        )
-    sizes = np.bincount(file_by_group, weights=records.group_sizes)
-    order = np.random.default_rng(seed).permutation(len(files))
-    held_out = np.isin(file_by_group, _first_groups(order, sizes, sizes.sum() * fraction))
-    return records.subset(~held_out), records.subset(held_out)

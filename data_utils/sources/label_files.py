@@ -6,6 +6,7 @@ A file holds names of classes. The reader of targets checks that the data set ha
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +15,8 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations.documents import text_of
-from data_utils.sources.records import ALL, LabelSet, Records, labeled
-from data_utils.sources.spelling import composed
-from data_utils.sources.walk import walk
+from data_utils.sources.folder import composed, walk
+from data_utils.sources.records import ALL, LabelSet, Records, select_all
 from runtime.console import listing
 from runtime.documents import parse_csv
 from runtime.errors import DataError, one_line
@@ -158,6 +158,13 @@ def _tails(path: str) -> Iterator[str]:
         yield path
 
 
+class LabelFiles(NamedTuple):
+    """What says which classes the images of a folder are labeled for: a table, and a rule for images without a row."""
+
+    table: Table | None
+    rule: ImageLabels | None
+
+
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """The records of all splits of a folder, with the classes that each is labeled for.
 
@@ -167,14 +174,14 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     tables: dict[Path, Table] = {}
     labeled_splits: list[Records] = []
     for records in splits:
-        label_files: dict[str, tuple[Table | None, ImageLabels | None]] = {}
+        files_by_folder: dict[str, LabelFiles] = {}
         for folder, below in records.image_folders():
             images = Path(folder, below)
-            table = _find_table(images, root, tables)
             rule = _find_rule(Path(folder), below, root) if reads_rules else None
-            if table is not None or rule is not None:
-                label_files[str(images)] = table, rule
-        labeled_splits.append(_label_records(records, label_files) if label_files else records)
+            files = LabelFiles(_find_table(images, root, tables), rule)
+            if any(files):
+                files_by_folder[str(images)] = files
+        labeled_splits.append(_label_records(records, files_by_folder) if files_by_folder else records)
     for table in tables.values():
         table.check_rows()
     return labeled_splits
@@ -206,28 +213,28 @@ def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
     sites = [Path(below), *Path(below).parents] if folder.is_relative_to(root) else []
     for site in sites[:-1]:
         for file in (folder / site / RULE, root / site / RULE):
-            if file.exists():
-                names = _split_names(text_of(file))
-                if not names:
-                    raise DataError(
-                        f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
-                    )
-                return ImageLabels(names, str(file))
+            if not file.exists():
+                continue
+            names = _split_names(text_of(file))
+            if not names:
+                raise DataError(
+                    f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
+                )
+            return ImageLabels(names, str(file))
     return None
 
 
-def _label_records(records: Records, label_files: Mapping[str, tuple[Table | None, ImageLabels | None]]) -> Records:
+def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) -> Records:
     """The records with their label sets from the table and the rule of each folder; a table comes before a rule."""
     all_labels: list[ImageLabels | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
         image, *_ = source_files(record["image"])
-        table, rule = label_files.get(os.path.dirname(image), (None, None))
-        labels = rule
-        if table is not None:
-            labels = table.find(image, record["name"]) or rule
-            if labels is None:
-                unlisted.append(record["name"])
+        table, rule = files_by_folder.get(os.path.dirname(image), LabelFiles(None, None))
+        labels = table.find(image, record["name"]) if table else None
+        labels = labels or rule
+        if table and labels is None:
+            unlisted.append(record["name"])
         classes = records.label_set(i)
         if labels is None and classes is not None:
             labels = ImageLabels(classes, records.metadata.label_sets[classes])
@@ -240,13 +247,13 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
 
     `unlisted` are names of records that are missing in the `classes.csv` of their folder.
     """
-    sets: dict[LabelSet, str] = {}
-    number_by_set: dict[LabelSet, int] = {}
-    numbers = np.full(len(labels), ALL, np.int32)
-    for i, image_labels in enumerate(labels):
+    locations: dict[LabelSet, str] = {}
+    for image_labels in labels:
         if image_labels is not None:
-            sets.setdefault(image_labels.classes, image_labels.location)
-            numbers[i] = number_by_set.setdefault(image_labels.classes, len(number_by_set))
-    if not sets and not unlisted:
+            locations.setdefault(image_labels.classes, image_labels.location)
+    if not locations and not unlisted:
         return records
-    return labeled(records, numbers, label_sets=sets, unlisted=tuple(unlisted))
+    number_by_set = {classes: number for number, classes in enumerate(locations)}
+    numbers = [ALL if image_labels is None else number_by_set[image_labels.classes] for image_labels in labels]
+    whole = select_all(records, label_sets=locations, unlisted=tuple(unlisted))
+    return replace(whole, label_numbers=np.array(numbers, np.int32))

@@ -7,24 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.sources.bands import as_pictures, choose_bands
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
-from data_utils.sources.overlapping import (
-    OVERLAPPING,
-    as_objects,
-    divide_by_channel,
-)
-from data_utils.sources.placed import with_places
-from data_utils.sources.records import Records, SplitOpeners, select
+from data_utils.sources.overlapping import OVERLAPPING, as_objects, divide_by_channel
+from data_utils.sources.places import as_pictures, choose_bands, with_places
+from data_utils.sources.records import Records, SplitOpeners, select, split_openers
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
-from data_utils.sources.volume_slices import divide_into_slices
+from data_utils.sources.volumes import divide_into_slices
 from runtime.errors import DataError
 from runtime.files import user_path
 from runtime.redact import PASSWORD
@@ -43,25 +38,13 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     slices of volumes are the images; all slices of a volume are in one split. Raises DataError for data that are
     missing, unpaired or ambiguous.
     """
-    train, val = read_label_files(_load_splits(config), user_path(config.dataset))
-    if config.bands and not train.metadata.bands:
-        train = choose_bands(train, config.bands)
-        val = choose_bands(val, config.bands)
-    if config.reads_places:
-        train = with_places(train)
-        val = with_places(val)
-    elif train.dims == 2 and not train.is_stream and not train.metadata.bands:
-        train = as_pictures(train)
-        val = as_pictures(val)
+    train, val = map(partial(_read_places, config=config), read_label_files(_load_splits(config), _path(config)))
     if config.val_blocks is not None:
         if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
         train, val = hold_out(train, config)
-    for records in (train, val):
-        if config.dims == 3 and records.dims != 3:
-            raise DataError(
-                f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
-            )
+    if config.dims == 3 and {train.dims, val.dims} != {3}:
+        raise DataError(f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks")
     if config.exclude:
         train, val = leave_out(train, val, Path(config.exclude))
     if config.task == OVERLAPPING and train.metadata.task != OVERLAPPING:
@@ -71,15 +54,31 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     return train, val
 
 
+def _read_places(records: Records, config: DataConfig) -> Records:
+    """The records with the bands that are asked for, and with or without their places in the world."""
+    if config.bands and not records.metadata.bands:
+        records = choose_bands(records, config.bands)
+    if config.reads_places:
+        return with_places(records)
+    if records.dims == 2 and not records.is_stream and not records.metadata.bands:
+        return as_pictures(records)
+    return records
+
+
+def _path(config: DataConfig) -> Path:
+    return user_path(config.dataset)
+
+
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     """Both splits as the source has them; blocks to be held out are still in the first split."""
     if config.dataset == "shapes":
         check_flags(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
-    path = user_path(config.dataset)
+    path = _path(config)
     if config.val_blocks is not None and not path.is_dir():
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
-    if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
+    has_tars = path.suffix == ".tar" or any(any(path.glob(pattern)) for pattern in ("*.tar", "*/*.tar"))
+    if config.streaming or "://" in config.dataset or has_tars:
         return load_stream(config, path)
     is_folder = path.is_dir() and not holds_tables(path)
     openers = find_in_folder(path, _named_splits(config), config) if is_folder else _find_tables(config)
@@ -95,11 +94,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
 
 def _find_tables(config: DataConfig) -> SplitOpeners:
     """Split -> a function that opens its records, from tables that `datasets` can read."""
-    openers: SplitOpeners = {}
+    splits: dict[str, tuple[object, TableName]] = {}
     for split, table in load_tables(config.dataset, config.dataset_config).items():
-        name = TableName(config.dataset, config.dataset_config, split)
-        openers[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
-    return openers
+        splits[split] = table, TableName(config.dataset, config.dataset_config, split)
+    return split_openers(splits, HFRecords, config.image_column, config.mask_column)
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
@@ -109,17 +107,12 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
         raise DataError("the URL of --dataset was given with a password; give it in the environment (docs/data.md)")
     if config.fold is not None:
         raise DataError(f"--fold cannot be used: {dataset} is a stream; copy it to a folder, or leave --fold out")
-    if path.exists():
-        url = str(path)
-    elif "://" in dataset:
-        url = dataset
-    elif is_hub_id(dataset):
+    url = str(path) if path.exists() else dataset
+    if not path.exists() and "://" not in dataset:
+        if not is_hub_id(dataset):
+            raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
         ask_hub(dataset)
-        url = f"hf://datasets/{dataset}"
-        if config.dataset_config:
-            url += f"/{config.dataset_config}"
-    else:
-        raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
+        url = "/".join(filter(None, ("hf://datasets", dataset, config.dataset_config)))
     splits = find_files(url, _named_splits(config))
     train_name, val_name = _choose(splits, config)
     kind = TarRecords if file_kind(splits[train_name][0]) == ".tar" else ParquetRecords
@@ -133,28 +126,26 @@ def _named_splits(config: DataConfig) -> list[str]:
     return [name for name in (config.train_split, config.val_split) if name]
 
 
-def _holds_tars(path: Path) -> bool:
-    return any(path.glob("*.tar")) or any(path.glob("*/*.tar"))
-
-
 def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]:
     """Names of the training and the validation split, None if there is none."""
-    dataset = config.dataset
-
-    def find(named_split: str | None, flag: str, usual_names: Sequence[str]) -> str | None:
-        names = usual_names
-        if named_split:
-            # folders are known by their names in lower case
-            names = (named_split, named_split.lower())
-        matches = [name for name in splits if name in names]
-        if named_split and not matches:
-            raise DataError(f"{dataset} has no split {named_split}, only {', '.join(splits)}")
-        if len(matches) > 1:
-            raise DataError(f"{dataset} has the splits {' and '.join(matches)}; choose one with {flag}")
-        return matches[0] if matches else None
-
-    train = find(config.train_split, "--train-split", TRAIN_SPLITS)
+    train = _find_split(splits, config.train_split, "--train-split", TRAIN_SPLITS, config.dataset)
     if train is None:
-        raise DataError(f"{dataset} has no split train, only {', '.join(splits)}; choose one with --train-split")
+        name_list = ", ".join(splits)
+        raise DataError(f"{config.dataset} has no split train, only {name_list}; choose one with --train-split")
     usual_names = [name for name in VAL_SPLITS if name != train]
-    return train, find(config.val_split, "--val-split", usual_names)
+    return train, _find_split(splits, config.val_split, "--val-split", usual_names, config.dataset)
+
+
+def _find_split(
+    splits: Iterable[str], named_split: str | None, flag: str, usual_names: Sequence[str], dataset: str
+) -> str | None:
+    """The split that a flag names, or the only one with a usual name; None if there is none."""
+    names = usual_names
+    if named_split:
+        names = (named_split, named_split.lower())  # folders are known by their names in lower case
+    matches = [name for name in splits if name in names]
+    if named_split and not matches:
+        raise DataError(f"{dataset} has no split {named_split}, only {', '.join(splits)}")
+    if len(matches) > 1:
+        raise DataError(f"{dataset} has the splits {' and '.join(matches)}; choose one with {flag}")
+    return matches[0] if matches else None

@@ -1,43 +1,59 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import OVERLAPPING, DataConfig
-from data_utils.image_io.class_masks import (
-    ClassMasks,
-    LayeredMask,
-    ObjectBits,
-    layered_label,
-)
+from data_utils.image_io.class_masks import ClassMasks, LayeredMask, ObjectBits, layered_label
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
-from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed_image import WindowedArray
+from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.mask_values import parse_values
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import DataFolder, children, files_by_stem, natural_sort_key
-from data_utils.sources.pairs import Cases, find_masks, find_pictures, pair
-from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
-from data_utils.sources.volumes import join_channels, read_spacing, volume_file
-from data_utils.sources.walk import walk
+from data_utils.sources.folder import (
+    MASK_WORDS,
+    DataFolder,
+    children,
+    files_by_stem,
+    names_in,
+    natural_sort_key,
+    split_folders,
+    walk,
+)
+from data_utils.sources.pairs import Cases, find_masks, pair
+from data_utils.sources.pictures import find_pictures
+from data_utils.sources.records import (
+    FileRecords,
+    FileRow,
+    Files,
+    Metadata,
+    Record,
+    Records,
+    Sources,
+    SplitOpeners,
+    change,
+    split_openers,
+)
+from data_utils.sources.volumes import join_channels, read_spacing, volume_file, volume_suffixes
 from runtime.errors import DataError, ImageError
 from unet.config import MaskValue
 
+LOOKED_AT = 5  # folders by which a layout is recognized
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
+
+
+ClassNumbers = tuple[int | None, ...]  # the bit of each class of a data set; None for a class that is left out
 
 
 class ClassBits(NamedTuple):
@@ -70,8 +86,8 @@ def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
     return class_bits(named_classes(config.classes, classes, config.outside_rule))
 
 
-def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None, ...]:
-    """The bit of each class of a data set, in their order; None for a class that --classes leaves out."""
+def bits_by_class(config: DataConfig, classes: NamedClasses) -> ClassNumbers:
+    """The bit of each class of a data set, in their order."""
     bit_by_value = chosen_bits(config, classes).bit_by_value
     return tuple(bit_by_value.get(value) for value, _ in classes)
 
@@ -94,187 +110,44 @@ def _with_object_bits(record: Record, bits: tuple[tuple[MaskValue, int], ...]) -
     return {**record, "target": ObjectBits(mask, bits)}
 
 
-def class_file_sources(row: FileRow, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]) -> Sources:
-    """An image, and the mask of each class from a file of its own."""
+def class_sources(
+    row: FileRow, pages: Sequence[int | None], bits: ClassNumbers, ignored: tuple[MaskValue, ...]
+) -> Sources:
+    """An image, and the mask of each class from a file of its own, or from a page or channel of the only file."""
+    if len(row.targets) == 1:
+        return row.images[0], ClassMasks(tuple(PageFile(row.targets[0], page) for page in pages), bits, ignored)
     return row.images[0], ClassMasks(tuple(map(PageFile, row.targets)), bits, ignored)
 
 
-def class_page_sources(
-    row: FileRow, pages: tuple[int, ...], bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
-) -> Sources:
-    """An image, and the mask of each class from a page of one file, or from a channel where there are no `pages`."""
-    (mask,) = row.targets
-    files = tuple(PageFile(mask, page) for page in pages) or (PageFile(mask),)
-    return row.images[0], ClassMasks(files, bits, ignored)
-
-
 def class_volume_sources(
-    row: FileRow, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...], spacing: Spacing | None
+    row: FileRow, bits: ClassNumbers, ignored: tuple[MaskValue, ...], spacing: Spacing | None
 ) -> Sources:
     """A volume, and the label of each class from a file of its own."""
     return volume_file(row.images, spacing), layered_label(row.targets, bits, ignored)
 
 
-class ClassLayout(NamedTuple):
-    """How a file holds a mask of each class.
-
-    Args:
-        pages: the number of each class's page; empty if the masks are channels.
-        class_count: how many classes there are; 0 where the file is one mask of classes.
-    """
-
-    pages: tuple[int, ...]
-    class_count: int
-
-
-NO_LAYOUT = ClassLayout((), 0)
-
-
-def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[str]:
-    """The names of the folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
-
-    Unless --task asks for overlapping classes, the images must lie in one folder, and most pictures must have masks in
-    two or more of the folders.
-    """
-    if any(_files_in(masks, suffixes)):
-        return []
-    folders = [folder for folder in children(masks).values() if any(_files_in(folder, suffixes))]
-    names = [folder.name for folder in folders]
-    if config.task == OVERLAPPING:
-        return names
-    if len(folders) < FEWEST_FOLDERS or any(any(_files_in(folder, suffixes)) for folder in children(images).values()):
-        return []
-    if suffixes != IMAGE_SUFFIXES:
-        return names
-    counts = {os.path.splitext(name)[0]: 0 for name in _files_in(images, suffixes)}
-    for folder in folders:
-        mask_files, _ = find_masks(folder, counts, config.mask_suffix)
-        for stem in mask_files:
-            if stem in counts:
-                counts[stem] += 1
-    shared = sum(count >= FEWEST_FOLDERS for count in counts.values())
-    return names if 2 * shared > len(counts) else []
-
-
-def _files_in(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """The names of the files with these endings that lie in a folder itself."""
-    with suppress(OSError):  # the error is reported when the usual layout is read
-        for entry in os.scandir(folder):
-            if is_visible_file(entry.name, suffixes):
-                yield entry.name
-
-
-def open_class_folders(
-    images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
+def _pair_classes(
+    folders: tuple[Path, Path],
+    cases: Cases,
+    classes: NamedClasses,
+    config: DataConfig,
+    pages: Sequence[int | None] | None,
 ) -> FileRecords:
-    """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
-    image_files = files_by_stem(images, "images", suffixes)
-    no_files = ("",) * len(names)
-    masks_by_stem: dict[str, Files] = {}
-    for number, name in enumerate(names):
-        if not (masks / name).is_dir():  # another split has the class
-            continue
-        mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix, suffixes)
-        for stem, file in mask_files.items():
-            files = masks_by_stem.get(stem, no_files)
-            masks_by_stem[stem] = (*files[:number], f"{name}/{file}", *files[number + 1 :])
-    classes = tuple(enumerate(names, 1))
-    metadata = Metadata(classes, task=OVERLAPPING)
-    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    if suffixes == IMAGE_SUFFIXES:
-        cases = Cases(image_files, masks_by_stem)
-        return pair((images, masks), cases, metadata, config.allow_unpaired, class_file_sources, *settings)
-    cases = Cases(join_channels(images, image_files, masks_by_stem), masks_by_stem)
-    spacing = config.spacing or read_spacing(images)
-    sources = (class_volume_sources, *settings, spacing)
-    metadata = replace(metadata, dims=3)
-    return pair((images, masks), cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
+    """The images of cases with the masks of classes; `pages` are those of `class_sources`, None for volumes.
 
-
-def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
-    """How a file holds a mask of each class; NO_LAYOUT if it is one mask of classes.
-
-    A file of several pages whose image has one holds a class in each, and so does an array of several channels. Three
-    or four channels of 8 bits are a color, unless the task is `explicit`.
+    Raises DataError for files without partner, unless allowed.
     """
-    try:
-        pages = page_numbers(mask) if is_tiff(mask) else []
-        if len(pages) > 1:
-            is_stack = is_tiff(image) and len(page_numbers(image)) > 1
-            return NO_LAYOUT if is_stack else ClassLayout(tuple(pages), len(pages))
-        with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
-            if isinstance(picture, WindowedArray):
-                channels = 1 if picture.array.ndim < 3 else picture.array.shape[2]
-                is_color = channels in (3, 4) and picture.array.dtype == np.uint8
-            elif isinstance(picture, Raster):
-                channels = len(picture.bands)
-                is_color = channels == 3 and picture.dtype == np.uint8
-            else:
-                channels = 3 if picture.mode in ("RGB", "RGBA") else 1
-                is_color = channels == 3
-    except ImageError:
-        return NO_LAYOUT
-    if channels == 1 or (is_color and not explicit):
-        return NO_LAYOUT
-    return ClassLayout((), channels)
+    metadata = Metadata(classes, dims=3 if pages is None else 2, task=OVERLAPPING)
+    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    if pages is not None:
+        return pair(folders, cases, metadata, config.allow_unpaired, class_sources, pages, *settings)
+    sources = (class_volume_sources, *settings, config.spacing or read_spacing(folders[0]))
+    return pair(folders, cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
 
 
-def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> FileRecords:
-    """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
-    cases = find_pictures(images, masks, config)
-    classes = numbered_classes(layout.class_count)
-    absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
-    if absent:
-        raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
-    metadata = Metadata(classes, task=OVERLAPPING)
-    settings = (layout.pages, bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    return pair((images, masks), cases, metadata, config.allow_unpaired, class_page_sources, *settings)
-
-
-def numbered_classes(count: int) -> NamedClasses:
-    """The classes of pages or channels."""
-    return tuple((value, f"class {value}") for value in range(1, count + 1))
-
-
-def divide_by_channel(records: Records, config: DataConfig) -> Records:
-    """The records, with a class for each channel of their labels if they are volumes whose labels have several."""
-    may_overlap = config.task in (None, OVERLAPPING) and records.metadata.task is None
-    if records.dims != 3 or records.metadata.landmarks is not None or not may_overlap or not len(records):
-        return records
-    record = records[0]
-    try:
-        channels = read_volume_header(record["target"], record["name"]).channels
-    except DataError:  # the error is reported where all labels are read
-        return records
-    if channels == 1:
-        return records
-    classes = numbered_classes(channels)
-    layers = ClassLayers(bits_by_class(config, classes), ignored=tuple(parse_values(config.ignore_index)))
-    apply = partial(_with_layers, layers=layers)
-    return change(records, f"{OVERLAPPING} {layers}", apply, classes=classes, task=OVERLAPPING)
-
-
-def _with_layers(record: Record, layers: ClassLayers) -> Record:
-    label = record["target"]
-    assert isinstance(label, VolumeFile)
-    return {**record, "target": label._replace(layers=layers)}
-
-
-def find_channels(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its records, for masks with a page or a channel for each class; else empty."""
-    if not folder.splits or not folder.may_overlap:
-        return {}
-    images, masks = next(iter(folder.splits.values()))
-    first_image = _first_picture(images)
-    first_mask = _first_picture(masks)
-    if first_image is None or first_mask is None:
-        return {}
-    layout = find_class_layout(first_mask, first_image, explicit=folder.config.task == OVERLAPPING)
-    openers: SplitOpeners = {}
-    if layout != NO_LAYOUT:
-        for split, (images, masks) in folder.splits.items():
-            openers[split] = partial(open_channels, images, masks, layout, folder.config)
-    return openers
+def _files_of_classes(masks: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> dict[str, Files]:
+    """Case -> the file of each class, "" for none; from case -> class -> file."""
+    return {case: tuple(files.get(name, "") for name in names) for case, files in masks.items()}
 
 
 def find_class_folders(folder: DataFolder) -> SplitOpeners:
@@ -286,12 +159,131 @@ def find_class_folders(folder: DataFolder) -> SplitOpeners:
         names_by_split.append(class_folders(images, masks, folder.suffixes, folder.config))
     if not all(names_by_split):
         return {}
-    # a class has the same bit in each split
-    names = sorted(set(chain.from_iterable(names_by_split)), key=natural_sort_key)
+    return split_openers(folder.splits, open_class_folders, _all_names(names_by_split), folder.suffixes, folder.config)
+
+
+def _all_names(names: Iterable[Iterable[str]]) -> list[str]:
+    """The classes of all splits, so that a class has the same bit in each."""
+    return sorted(set(chain.from_iterable(names)), key=natural_sort_key)
+
+
+def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[str]:
+    """The names of the folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
+
+    Unless --task asks for overlapping classes, the images must lie in one folder, and most pictures must have masks in
+    two or more of the folders.
+    """
+    if _files_in(masks, suffixes):
+        return []
+    folders = [folder for folder in children(masks).values() if _files_in(folder, suffixes)]
+    names = [folder.name for folder in folders]
+    if config.task == OVERLAPPING:
+        return names
+    if len(folders) < FEWEST_FOLDERS or any(_files_in(folder, suffixes) for folder in children(images).values()):
+        return []
+    if suffixes != IMAGE_SUFFIXES:
+        return names
+    stems = {volume_stem(name) for name in _files_in(images, suffixes)}
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        mask_files, _ = find_masks(folder, stems, config.mask_suffix)
+        counts.update(stems & mask_files.keys())
+    shared = sum(count >= FEWEST_FOLDERS for count in counts.values())
+    return names if 2 * shared > len(stems) else []
+
+
+def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """The names of the files with these endings that lie in a folder itself."""
+    return [name for name in names_in(folder) if is_visible_file(name, suffixes)]
+
+
+def open_class_folders(
+    images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
+) -> FileRecords:
+    """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
+    image_files = files_by_stem(images, "images", suffixes)
+    masks_by_stem: dict[str, dict[str, str]] = {}
+    for name in names:
+        if (masks / name).is_dir():  # else another split has the class
+            mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix, suffixes)
+            for stem, file in mask_files.items():
+                masks_by_stem.setdefault(stem, {})[name] = f"{name}/{file}"
+    classes = tuple(enumerate(names, 1))
+    files = _files_of_classes(masks_by_stem, names)
+    if suffixes == IMAGE_SUFFIXES:
+        return _pair_classes((images, masks), Cases(image_files, files), classes, config, (None,))
+    cases = Cases(join_channels(images, image_files, masks_by_stem), files)
+    return _pair_classes((images, masks), cases, classes, config, None)
+
+
+def find_class_files(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records, for cases with a volume and a folder of masks, one for each class.
+
+    Empty for other layouts. Raises DataError if the task is another than that of classes that may overlap.
+    """
+    folders = split_folders(folder.root, folder.named_splits)
+    if folder.has_masks or not all(map(_holds_mask_folders, folders.values())):
+        return {}
+    suffixes = volume_suffixes(folder.root, folder.config)
+    splits = {split: _cases_of_class_files(path, suffixes) for split, path in folders.items()}
+    if not any(cases.images for cases, _ in splits.values()):
+        return {}
+    if not folder.may_overlap:
+        raise DataError(f"--task {folder.config.task}: each case has a folder with a mask for each class; leave it out")
+    names = _all_names(chain.from_iterable(masks.values() for _, masks in splits.values()))
     openers: SplitOpeners = {}
-    for split, (images, masks) in folder.splits.items():
-        openers[split] = partial(open_class_folders, images, masks, names, folder.suffixes, folder.config)
+    for split, (cases, masks) in splits.items():
+        cases = cases._replace(masks=_files_of_classes(masks, names))
+        paths = (folders[split], folders[split])
+        openers[split] = partial(_pair_classes, paths, cases, tuple(enumerate(names, 1)), folder.config, None)
     return openers
+
+
+def _holds_mask_folders(folder: Path) -> bool:
+    """Whether each of the first folders in a folder holds a folder of masks, which alone has such a name."""
+    cases = list(children(folder).values())[:LOOKED_AT]
+    return bool(cases) and all(_mask_folder(case) is not None for case in cases)
+
+
+def _mask_folder(case: Path) -> Path | None:
+    """The only folder of a case that is called like masks."""
+    folders = [path for name, path in children(case).items() if re.fullmatch(MASK_WORDS, name)]
+    return folders[0] if len(folders) == 1 else None
+
+
+def _cases_of_class_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[Cases, dict[str, dict[str, str]]]:
+    """The volume of each case that has exactly one, and its masks: case -> class -> file."""
+    images: dict[str, str | Files] = {}
+    masks: dict[str, dict[str, str]] = {}
+    lost: list[str] = []
+    for case in sorted(children(folder).values(), key=lambda path: natural_sort_key(path.name)):
+        names = _files_in(case, suffixes)
+        if len(names) != 1:
+            lost.append(f"{case.name}: has not exactly one volume")
+            continue
+        images[case.name] = f"{case.name}/{names[0]}"
+        mask_folder = _mask_folder(case)
+        if mask_folder is not None:
+            for name in _files_in(mask_folder, suffixes):
+                files = masks.setdefault(case.name, {})
+                files[volume_stem(name)] = f"{case.name}/{mask_folder.name}/{name}"
+    return Cases(images, {}, lost), masks
+
+
+# the page of each class in a file of masks; None for channels; empty for one mask of classes
+ClassPages = tuple[int | None, ...]
+
+
+def find_channels(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records, for masks with a page or a channel for each class; else empty."""
+    if not folder.splits or not folder.may_overlap:
+        return {}
+    first_folders = next(iter(folder.splits.values()))
+    first_image, first_mask = map(_first_picture, first_folders)
+    if first_image is None or first_mask is None:
+        return {}
+    pages = find_class_pages(first_mask, first_image, explicit=folder.config.task == OVERLAPPING)
+    return split_openers(folder.splits if pages else {}, open_channels, pages, folder.config)
 
 
 def _first_picture(folder: Path) -> Path | None:
@@ -302,3 +294,65 @@ def _first_picture(folder: Path) -> Path | None:
         if pictures:
             return Path(parent, pictures[0])
     return None
+
+
+def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
+    """How a file holds a mask of each class.
+
+    A file of several pages whose image has one holds a class in each, and so does an array of several channels. Three
+    or four channels of 8 bits are a color, unless the task is `explicit`.
+    """
+    try:
+        pages = page_numbers(mask) if is_tiff(mask) else []
+        if len(pages) > 1:
+            is_stack = is_tiff(image) and len(page_numbers(image)) > 1
+            return () if is_stack else tuple(pages)
+        with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
+            row = picture.read(0, 1)
+    except ImageError:
+        return ()
+    if isinstance(row, Image.Image):
+        channels = 3 if row.mode in ("RGB", "RGBA") else 1
+        is_color = True
+    else:
+        channels = 1 if row.ndim < 3 else row.shape[2]
+        is_color = channels in (3, 4) and row.dtype == np.uint8
+    return (None,) * channels if channels > 1 and (explicit or not is_color) else ()
+
+
+def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> FileRecords:
+    """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
+    classes = _numbered_classes(len(pages))
+    absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
+    if absent:
+        raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
+    cases = find_pictures(images, masks, config)
+    return _pair_classes((images, masks), cases, classes, config, (None,) if None in pages else pages)
+
+
+def _numbered_classes(count: int) -> NamedClasses:
+    """The classes of pages or channels."""
+    return tuple((value, f"class {value}") for value in range(1, count + 1))
+
+
+def divide_by_channel(records: Records, config: DataConfig) -> Records:
+    """The records, with a class for each channel of their labels if they are volumes whose labels have several."""
+    may_overlap = config.task in (None, OVERLAPPING) and records.metadata.task is None
+    if records.dims != 3 or records.metadata.landmarks is not None or not may_overlap or not len(records):
+        return records
+    try:
+        channels = read_volume_header(records[0]["target"], records.name(0)).channels
+    except DataError:  # the error is reported where all labels are read
+        return records
+    if channels == 1:
+        return records
+    classes = _numbered_classes(channels)
+    layers = ClassLayers(bits_by_class(config, classes), ignored=tuple(parse_values(config.ignore_index)))
+    apply = partial(_with_layers, layers=layers)
+    return change(records, f"{OVERLAPPING} {layers}", apply, classes=classes, task=OVERLAPPING)
+
+
+def _with_layers(record: Record, layers: ClassLayers) -> Record:
+    label = record["target"]
+    assert isinstance(label, VolumeFile)
+    return {**record, "target": label._replace(layers=layers)}

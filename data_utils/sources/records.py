@@ -1,37 +1,38 @@
-"""The one interface of a split: records by index, whatever their source."""
+"""The one interface of a split: records by index, whatever their source; and those of local files."""
 
 import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource
-from runtime.cache import digest
+from runtime.cache import digest, digest_of_files
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 ALL = -1  # the number of a label set of all classes
+Files = tuple[str, ...]
+Sources = tuple[ImageSource, ImageSource]
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
 
 
-class Picture(TypedDict):
-    """An image, its target and their name in messages; a source is anything that holds one picture."""
+class Record(TypedDict):
+    """An image, its target and their name in messages; a source is anything that holds one picture.
+
+    `labeled` are the classes that the image is labeled for, if these are not all classes.
+    """
 
     image: ImageSource
     target: ImageSource
     name: str
-
-
-class Record(Picture, total=False):
-    """A picture of a split; `labeled` are the classes that it is labeled for, if these are not all classes."""
-
-    labeled: LabelSet
+    labeled: NotRequired[LabelSet]
 
 
 class AnnotationSummary(NamedTuple):
@@ -99,6 +100,7 @@ class Records(ABC):
 
     Attributes:
         metadata: what holds for all records.
+        digest: a key of the content of all files; None if nothing can be cached under it.
         group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
     """
 
@@ -117,7 +119,6 @@ class Records(ABC):
 
     @cached_property
     def digest(self) -> str | None:
-        """A key of the content of all files; None if nothing can be cached under it."""
         return None
 
     @abstractmethod
@@ -163,15 +164,127 @@ class Records(ABC):
 SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records
 
 
-def spread_indices(length: int, count: int) -> list[int]:
-    """At most `count` indices of a sequence, evenly from its first to its last."""
-    return np.unique(np.linspace(0, length - 1, count).astype(int)).tolist()
+def split_openers(
+    splits: Mapping[str, Sequence[Any]], open_split: Callable[..., Records], *options: object
+) -> SplitOpeners:
+    """The openers of splits, each of which is opened from where it lies, and from options that all share."""
+    return {split: partial(open_split, *location, *options) for split, location in splits.items()}
 
 
-def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
-    """The content of the annotation files of all splits; the two parts of one split share their files."""
-    summaries = {id(records.metadata.annotations): records.metadata.annotations for records in splits}
-    return [summary for summary in summaries.values() if summary is not None]
+class ListRecords(Records):
+    """Records that are in memory."""
+
+    def __init__(self, records: Iterable[Record], metadata: Metadata = Records.metadata) -> None:
+        self.records = list(records)
+        self.metadata = metadata
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Record:
+        return self.records[i]
+
+
+class FileRow(NamedTuple):
+    """A row of the table.
+
+    Args:
+        name: what the record is called.
+        images, targets: its files, below the folders of images and of targets; "" for one that is not there.
+        listed: its name with the folders that a file of annotations lists; "" if it has no other.
+        entry: JSON, what the files of annotations list for this image alone; empty if it is not needed.
+    """
+
+    name: str
+    images: Files
+    targets: Files = ()
+    listed: str = ""
+    entry: bytes = b""
+
+
+def first_files(row: FileRow) -> Sources:
+    """Files that are read as they are."""
+    return row.images[0], row.targets[0]
+
+
+class FileRecords(Records):
+    """Records whose images and targets are local files.
+
+    The table is one array of bytes: a million Python strings would be copied, page by page, into every loader process
+    as their reference counts change.
+
+    Args:
+        folders: that of the images, and that of the targets.
+        sources: makes image and target of a row whose files are paths, and of `options`.
+
+    Attributes:
+        table: the rows one after another, of each its entry, name, listed name, number of images, images and targets,
+            as bytes between zeros, which no name of a file holds.
+        ends: (N + 1,) where the rows begin and end.
+    """
+
+    def __init__(
+        self,
+        folders: tuple[Path, Path],
+        rows: Sequence[FileRow],
+        metadata: Metadata,
+        sources: Callable[..., Sources] = first_files,
+        *options: object,
+    ) -> None:
+        self.folders = str(folders[0]), str(folders[1])
+        texts: list[bytes] = []
+        for row in rows:
+            cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
+            texts.append(b"\0".join([row.entry, *map(os.fsencode, cells)]))
+        self.table = b"".join(texts)
+        self.ends = np.cumsum([0, *map(len, texts)])
+        self.below = {os.path.dirname(row.images[0]) for row in rows if row.images}
+        self.metadata = metadata
+        self.sources = sources
+        self.options = options
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, i: int) -> Record:
+        row = self.row(i)
+        image, target = self.sources(row, *self.options)
+        return {"image": image, "target": target, "name": row.name}
+
+    def row(self, i: int) -> FileRow:
+        """A row with the paths of its files; an image that is not there is left out, such a target is ""."""
+        row = self._stored_row(i)
+        images = tuple(os.path.join(self.folders[0], file) for file in row.images if file)
+        targets = tuple(file and os.path.join(self.folders[1], file) for file in row.targets)
+        return row._replace(images=images, targets=targets)
+
+    def _stored_row(self, i: int) -> FileRow:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
+        i %= len(self)
+        entry, *cells = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0")
+        name, listed, count, *files = map(os.fsdecode, cells)
+        return FileRow(name, tuple(files[: int(count)]), tuple(files[int(count) :]), listed, entry)
+
+    def name(self, i: int) -> str:
+        return self._stored_row(i).name
+
+    def listed_name(self, i: int) -> str:
+        row = self._stored_row(i)
+        return row.listed or row.name
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return {(self.folders[0], below) for below in self.below}
+
+    @cached_property
+    def digest(self) -> str:
+        """A key of the names, sizes and times of all files, and of what is made from them."""
+        paths: dict[str, None] = {}
+        for i in range(len(self)):
+            row = self.row(i)
+            paths.update(dict.fromkeys(filter(None, row.images + row.targets)))
+        made = repr((self.sources.__name__, self.metadata.classes, self.metadata.landmarks, self.options))
+        return digest_of_files(paths, made.encode() + self.table)
 
 
 class StreamRecords(Records):
@@ -199,21 +312,16 @@ class StreamRecords(Records):
         self.open_groups = OPEN_GROUPS
         self.is_scattered = False
         self._read: OrderedDict[int, Any] = OrderedDict()
-        self._process = os.getpid()
         self._lock = Lock()
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_read"], state["_process"], state["_lock"]
-        return state
+        return self.__dict__ | {"_read": OrderedDict(), "_lock": None}  # a process reads for itself
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._read = OrderedDict()
-        self._process = os.getpid()
+        self.__dict__ |= state
         self._lock = Lock()
 
     def _locate(self, i: int) -> tuple[int, int]:
@@ -225,9 +333,6 @@ class StreamRecords(Records):
 
     def _group_content(self, group: int) -> Any:
         """The content of a group; the groups used last are kept in memory."""
-        if self._process != os.getpid():  # a loader process reads for itself
-            self._read = OrderedDict()
-            self._process = os.getpid()
         with self._lock:  # records are asked for in threads
             if group not in self._read:
                 while len(self._read) >= self.open_groups:
@@ -380,20 +485,12 @@ def change(records: Records, key: str, apply: Callable[[Record], Record], **meta
     return replace(whole, changes=(*whole.changes, Change(key, apply)))
 
 
-def labeled(records: Records, label_numbers: np.ndarray, **metadata: Any) -> Selection:
-    """The records, each labeled for the classes that `label_numbers` says."""
-    return replace(select_all(records, **metadata), label_numbers=label_numbers)
+def spread_indices(length: int, count: int) -> list[int]:
+    """At most `count` indices of a sequence, evenly from its first to its last."""
+    return np.unique(np.linspace(0, length - 1, count).astype(int)).tolist()
 
 
-class ListRecords(Records):
-    """Records that are in memory."""
-
-    def __init__(self, records: Iterable[Record], metadata: Metadata = Records.metadata) -> None:
-        self.records = list(records)
-        self.metadata = metadata
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, i: int) -> Record:
-        return self.records[i]
+def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
+    """The content of the annotation files of all splits; the two parts of one split share their files."""
+    summaries = {id(records.metadata.annotations): records.metadata.annotations for records in splits}
+    return [summary for summary in summaries.values() if summary is not None]

@@ -1,7 +1,6 @@
 """The built-in data set: generated pictures of overlapping shapes, nothing to download."""
 
 import operator
-from functools import cached_property
 
 import numpy as np
 from PIL import Image
@@ -35,26 +34,13 @@ class Shapes(Records):
         if not -self.length <= i < self.length:
             raise IndexError(f"index {i} of {self.length} shapes pictures")
         index = self.first + i % self.length
-        image, mask = _render(self._rng(index))
+        image, mask = _render(np.random.default_rng([self.seed, index]))
         return {"image": image, "target": mask, "name": f"shapes-{index:06d}"}
-
-    def _rng(self, index: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, index])
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """int array (length, 2): (H, W) of every picture, without rendering any."""
-        sizes = [_random_size(self._rng(self.first + i)) for i in range(self.length)]
-        return np.array(sizes, dtype=np.int64).reshape(-1, 2)
-
-
-def _random_size(rng: np.random.Generator) -> tuple[int, int]:
-    return SIZES[rng.integers(len(SIZES))]
 
 
 def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A picture (H, W, 3) and its class indices (H, W), uint8 both."""
-    height, width = _random_size(rng)  # the first draw of all: `sizes` relies on it
+    height, width = SIZES[rng.integers(len(SIZES))]
     image = _background(rng, height, width)
     mask = np.zeros((height, width), np.uint8)
     for _ in range(rng.integers(2, 7)):

@@ -2,61 +2,42 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES, EmbeddedImage, VolumeFile, is_visible_file
 from data_utils.image_io.tiff import is_tiff, stored_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
-from data_utils.image_io.volumes import volume_stem
+from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid, volume_stem
 from data_utils.sources.annotations.documents import json_of
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import DataFolder, children, files_by_stem
+from data_utils.sources.folder import DataFolder, children, composed, files_by_stem, walk
 from data_utils.sources.pairs import Cases, find_masks, pair
-from data_utils.sources.records import Metadata, Records, SplitOpeners
-from data_utils.sources.spelling import composed
-from data_utils.sources.walk import walk
+from data_utils.sources.records import (
+    FileRecords,
+    FileRow,
+    Files,
+    Metadata,
+    Parts,
+    Record,
+    Records,
+    Sources,
+    SplitOpeners,
+    divide,
+    split_openers,
+)
+from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, ImageError
+from runtime.parallel import map_indices
 
 DESCRIPTION = "dataset.json"
 SPACING = "spacing.json"
-
-
-class Description(NamedTuple):
-    """A dataset.json: classes, modality, how many files of one channel each image has, cases to train on.
-
-    A case is listed as its image, or its channels, and its label: paths below their folders without extension.
-    """
-
-    classes: tuple[tuple[int, str], ...] = ()
-    modality: str | None = None
-    channels: int | None = None
-    cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
-
-
-def volume_sources(row: FileRow, spacing: Spacing | None) -> Sources:
-    """A volume and its label; files that hold no spacing have the one that is given."""
-    label = volume_file(row.targets, spacing)._replace(grid_of=row.images[0])
-    return volume_file(row.images, spacing), label
-
-
-def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
-    """The volume in a file, or in one for each channel; the spacing is for files that hold none."""
-    holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
-    return VolumeFile(paths, spacing if holds_no_spacing else None)
-
-
-def find_volumes(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its cases, from a folder of volumes with labels and without points; else empty."""
-    openers: SplitOpeners = {}
-    if folder.suffixes != IMAGE_SUFFIXES and not folder.points:
-        for name, (images, masks) in folder.splits.items():
-            openers[name] = partial(open_cases, images, masks, folder.suffixes, folder.config)
-    return openers
 
 
 def image_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
@@ -90,40 +71,122 @@ def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     return False
 
 
-def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> tuple[Cases, Description]:
-    """The cases of two folders, and what a dataset.json says; if it has a list, only the cases that it lists.
+def read_spacing(images: Path) -> Spacing | None:
+    """The spacing from the spacing.json nearest to the images: beside them, or above."""
+    file = _spacing_file(images, images.parent, images.parent.parent)
+    if file is None:
+        return None
+    spacing = json_of(file, list)
+    if len(spacing) != 3 or not all(isinstance(side, int | float) and side > 0 for side in spacing):
+        raise DataError(f"{file} holds {str(spacing)[:80]}, expected [z, y, x] in mm")
+    z, y, x = map(float, spacing)
+    return z, y, x
+
+
+def _spacing_file(*folders: Path) -> Path | None:
+    """The spacing.json in the first of the folders that has one."""
+    for folder in folders:
+        file = folder / SPACING
+        if os.path.exists(file):  # False where the folder cannot be read
+            return file
+    return None
+
+
+def find_volumes(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its cases, from a folder of volumes with labels and without points; else empty."""
+    if folder.suffixes == IMAGE_SUFFIXES or folder.points:
+        return {}
+    return split_openers(folder.splits, _open_folders, folder.suffixes, folder.config)
+
+
+def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
+    """The cases of two folders; if a dataset.json has a list, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
-    Raises DataError for doubles and missing channels.
+    Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
     """
-    description_file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
-    description = Description() if description_file is None else read_description(description_file)
+    file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
+    description = Description() if file is None else read_description(file)
     image_files = files_by_stem(images, "images", suffixes)
-    suffix = config.mask_suffix
-    if suffix is None and description_file is not None:
-        suffix = ""
-    mask_by_name, others = find_masks(masks, image_files, suffix, suffixes)
-    renamed_images = _renamed_images(description, image_files)
-    images_by_name: dict[str, str | Files] = {**image_files, **renamed_images}
-    if not renamed_images:
-        images_by_name = join_channels(images, image_files, mask_by_name, description.channels)
-    if description_file is None or description.cases is None:
-        return Cases(images_by_name, mask_by_name, others), description
-    listed = [name for _, name in description.cases]
-    lost = [f"no image {name}, which {description_file.name} lists" for name in listed if name not in images_by_name]
-    lost += [f"no label {name}, which {description_file.name} lists" for name in listed if name not in mask_by_name]
-    names = [name for name in listed if name in images_by_name and name in mask_by_name]
-    listed_images = {name: images_by_name[name] for name in names}
-    return Cases(listed_images, {name: mask_by_name[name] for name in names}, lost), description
-
-
-def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
-    """The cases of two folders, in natural order. Raises DataError for files without partner, unless allowed."""
-    cases, description = find_cases(images, masks, suffixes, config)
+    suffix = "" if config.mask_suffix is None and file is not None else config.mask_suffix
+    masks_by_name, others = find_masks(masks, image_files, suffix, suffixes)
+    images_by_name: dict[str, str | Files] = {**image_files}
+    renamed = _renamed_images(description, image_files)
+    if renamed:
+        images_by_name |= renamed
+    else:
+        images_by_name = join_channels(images, image_files, masks_by_name, description.channels)
+    cases = Cases(images_by_name, masks_by_name, others)
+    if file is not None and description.cases is not None:
+        listed = [name for _, name in description.cases]
+        lost = [f"no image {name}, which {file.name} lists" for name in listed if name not in images_by_name]
+        lost += [f"no label {name}, which {file.name} lists" for name in listed if name not in masks_by_name]
+        names = [name for name in listed if name in images_by_name and name in masks_by_name]
+        listed_images = {name: images_by_name[name] for name in names}
+        cases = Cases(listed_images, {name: masks_by_name[name] for name in names}, lost)
     metadata = Metadata(description.classes, dims=3, modality=description.modality)
-    spacing = config.spacing or read_spacing(images)
-    settings = (metadata, config.allow_unpaired, volume_sources, spacing)
-    return pair((images, masks), cases, *settings, is_named_by_case=True)
+    return open_volumes((images, masks), cases, metadata, config)
+
+
+def open_volumes(folders: tuple[Path, Path], cases: Cases, metadata: Metadata, config: DataConfig) -> FileRecords:
+    """The volumes of cases, in natural order. Raises DataError for files without partner, unless allowed."""
+    spacing = config.spacing or read_spacing(folders[0])
+    return pair(folders, cases, metadata, config.allow_unpaired, volume_sources, spacing, is_named_by_case=True)
+
+
+def volume_sources(row: FileRow, spacing: Spacing | None) -> Sources:
+    """A volume and its label; files that hold no spacing have the one that is given."""
+    label = volume_file(row.targets, spacing)._replace(grid_of=row.images[0])
+    return volume_file(row.images, spacing), label
+
+
+def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
+    """The volume in a file, or in one for each channel; the spacing is for files that hold none."""
+    holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
+    return VolumeFile(paths, spacing if holds_no_spacing else None)
+
+
+def join_channels(
+    folder: Path, files: dict[str, str], names: Collection[str], count: int | None = None
+) -> dict[str, str | Files]:
+    """Case -> its files CASE_0000, CASE_0001, ... in a folder, unless files have the names of masks.
+
+    Raises DataError if a file has no number or is missing. `count` is how many channels there are, None if unknown.
+    """
+    if count is None and not files.keys().isdisjoint(names):
+        return {**files}
+    cases: dict[str, dict[int, str]] = {}
+    for stem, path in files.items():
+        match = re.fullmatch("(.+)_([0-9]{4})", stem)
+        if match is None:
+            raise DataError(
+                f"{folder / path} has no mask of its name, and its name does not end in a channel number such as _0000"
+            )
+        cases.setdefault(match[1], {})[int(match[2])] = path
+    expected = count or max(map(len, cases.values()))
+    images_by_name: dict[str, str | Files] = {}
+    for name, channels in cases.items():
+        numbers = sorted(channels)
+        if numbers != list(range(expected)):
+            number_list = ", ".join(f"{number:04}" for number in numbers)
+            first = next(iter(channels.values()))
+            raise DataError(
+                f"{folder / first}: its case has the channels {number_list}, but needs {expected}, from 0000 on"
+            )
+        images_by_name[name] = tuple(channels[number] for number in numbers)
+    return images_by_name
+
+
+class Description(NamedTuple):
+    """A dataset.json: classes, modality, how many files of one channel each image has, cases to train on.
+
+    A case is listed as its image, or its channels, and its label: paths below their folders without extension.
+    """
+
+    classes: tuple[tuple[int, str], ...] = ()
+    modality: str | None = None
+    channels: int | None = None
+    cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
 
 
 def _description_file(folder: Path) -> Path | None:
@@ -144,38 +207,6 @@ def _renamed_images(description: Description, image_files: Mapping[str, str]) ->
     return images
 
 
-def join_channels(
-    folder: Path, files: dict[str, str], names: Collection[str], count: int | None = None
-) -> dict[str, str | Files]:
-    """Case -> its files CASE_0000, CASE_0001, ... in a folder, unless files have the names of masks.
-
-    Raises DataError if a file has no number or is missing. `count` is how many channels there are, None if unknown.
-    """
-    if count is None and not files.keys().isdisjoint(names):
-        return {**files}
-    cases: dict[str, dict[int, str]] = {}
-    for stem, path in files.items():
-        match = re.fullmatch("(.+)_([0-9]{4})", stem)
-        if match is None:
-            raise DataError(
-                f"{folder / path} has no mask of its name, and its name does not end in a channel number such as _0000"
-            )
-        channels = cases.setdefault(match[1], {})
-        channels[int(match[2])] = path
-    expected = count or max(map(len, cases.values()))
-    images_by_name: dict[str, str | Files] = {}
-    for name, channels in cases.items():
-        numbers = sorted(channels)
-        if numbers != list(range(expected)):
-            number_list = ", ".join(f"{number:04}" for number in numbers)
-            first = next(iter(channels.values()))
-            raise DataError(
-                f"{folder / first}: its case has the channels {number_list}, but needs {expected}, from 0000 on"
-            )
-        images_by_name[name] = tuple(channels[number] for number in numbers)
-    return images_by_name
-
-
 def read_description(file: Path) -> Description:
     """A dataset.json of the Decathlon ("modality", labels {"0": name}) or of nnU-Net ("channel_names", {name: 0})."""
     content = json_of(file)
@@ -184,7 +215,7 @@ def read_description(file: Path) -> Description:
     labels = list(content["labels"].items())
     if all(isinstance(name, str) for _, name in labels):
         labels = [(name, value) for value, name in labels]
-    classes = []
+    classes: list[tuple[int, str]] = []
     for name, value in labels:
         if isinstance(value, list):
             raise DataError(
@@ -196,9 +227,7 @@ def read_description(file: Path) -> Description:
         if name != "ignore":  # nnU-Net's word for the value of --ignore-index
             classes.append((int(value), name))
     modalities = content.get("channel_names", content.get("modality"))
-    names: list[str] = []
-    if isinstance(modalities, dict):
-        names = [str(name) for name in modalities.values()]
+    names = list(map(str, modalities.values())) if isinstance(modalities, dict) else []
     modality = ", ".join(dict.fromkeys(names)) or None
     channels = len(names) if "channel_names" in content else None
     return Description(tuple(sorted(classes)), modality, channels, _training_cases(content, file))
@@ -244,22 +273,56 @@ def voxel_size_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     return ()
 
 
-def _spacing_file(*folders: Path) -> Path | None:
-    """The spacing.json in the first of the folders that has one."""
-    for folder in folders:
-        file = folder / SPACING
-        if os.path.exists(file):  # False where the folder cannot be read
-            return file
-    return None
+@dataclass(frozen=True)
+class VolumeSlice(EmbeddedImage):
+    """A slice of a volume, counted along z from 0, in RAS orientation: rows from posterior, columns from left."""
+
+    volume: VolumeFile
+    z: int
+    is_label: bool
+
+    def read(self) -> np.ndarray:
+        """(H, W, C), or (H, W) mask values."""
+        return _voxels(self.volume, self.is_label)[self.z]
 
 
-def read_spacing(images: Path) -> Spacing | None:
-    """The spacing from the spacing.json nearest to the images: beside them, or above."""
-    file = _spacing_file(images, images.parent, images.parent.parent)
-    if file is None:
-        return None
-    spacing = json_of(file, list)
-    if len(spacing) != 3 or not all(isinstance(side, int | float) and side > 0 for side in spacing):
-        raise DataError(f"{file} holds {str(spacing)[:80]}, expected [z, y, x] in mm")
-    z, y, x = map(float, spacing)
-    return z, y, x
+@lru_cache(maxsize=4)  # an image and a label in two threads: slices of one volume are mostly read together
+def _voxels(volume: VolumeFile, is_label: bool) -> np.ndarray:
+    read = read_label_volume if is_label else read_volume
+    return read(volume, volume.paths[0])[0]
+
+
+def divide_into_slices(volumes: Records) -> Records:
+    """Every slice of the volumes, called <case>_<number>; how many there are is read from headers, and cached."""
+    key = volumes.digest and digest("slices", volumes.digest)
+    depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
+    indices = np.repeat(np.arange(len(volumes)), depths)
+    numbers = np.concatenate([np.arange(depth) for depth in depths])
+    return divide(volumes, indices, Parts(numbers[:, None], _slice_name, _slice), dims=2)
+
+
+def _depth(record: Record) -> int:
+    """The number of slices of a volume. Raises DataError if image and label do not lie on each other."""
+    name = record["name"]
+    try:
+        image = read_volume_header(record["image"], name)
+        label = read_volume_header(record["target"], name)
+    except ImageError:
+        return 1  # the error is reported when the slice is read
+    if image.size != label.size or not same_grid(image, label):
+        raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
+    return image.size[0]
+
+
+def _slice_name(name: str, part: Sequence[int]) -> str:
+    return f"{name}_{part[0] + 1:04}"
+
+
+def _slice(record: Record, name: str, part: Sequence[int]) -> Record:
+    """A slice of a volume and of its label; a part is the index along z."""
+    image = record["image"]
+    mask = record["target"]
+    assert isinstance(image, VolumeFile)
+    assert isinstance(mask, VolumeFile)
+    (z,) = part
+    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}

@@ -14,17 +14,15 @@ from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, 
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES
-from data_utils.sources.files import FileRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
-    NO_LAYOUT,
-    ClassLayout,
     class_bits,
     class_folders,
-    find_class_layout,
+    find_class_pages,
     open_channels,
     open_class_folders,
 )
+from data_utils.sources.records import FileRecords
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 
@@ -172,7 +170,7 @@ def unpaired(tmp_path) -> Path:
 
 
 def unpaired_channels(folder: Path, **settings):
-    return open_channels(folder / "images", folder / "masks", ClassLayout((), 2), DataConfig(**settings))
+    return open_channels(folder / "images", folder / "masks", (None, None), DataConfig(**settings))
 
 
 def unpaired_folders(folder: Path, **settings):
@@ -207,7 +205,7 @@ def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path
     assert class_folders(images, masks, IMAGE_SUFFIXES, config) == ["c", "d"]
     (record,) = open_class_folders(images, masks, ["c", "d"], IMAGE_SUFFIXES, config)
     assert [file.path for file in record["target"].files] == [f"{masks}/c/a_m.png", f"{masks}/d/a_m.png"]
-    (record,) = open_channels(images, masks / "c", ClassLayout((0, 1), 2), config)
+    (record,) = open_channels(images, masks / "c", (0, 1), config)
     assert [file.path for file in record["target"].files] == [f"{masks}/c/a_m.png"] * 2
 
 
@@ -217,19 +215,19 @@ def channel_files(tmp_path) -> list[Path]:
     return touch(tmp_path, "images/a.png", "images/b.png", "masks/a.npy", "masks/b.npy")
 
 
-def records_of_channels(folder: Path, pages: tuple[int, ...], class_count: int = 2, **settings) -> FileRecords:
-    return open_channels(folder / "images", folder / "masks", ClassLayout(pages, class_count), DataConfig(**settings))
+def records_of_channels(folder: Path, pages: tuple[int | None, ...], **settings) -> FileRecords:
+    return open_channels(folder / "images", folder / "masks", pages, DataConfig(**settings))
 
 
-@pytest.mark.parametrize("pages", [(), (0, 1)])
+@pytest.mark.parametrize("pages", [(None, None), (0, 1)])
 def test_the_key_of_channels_or_pages_changes_with_all_they_are(tmp_path, channel_files, pages):
     assert unnoticed_changes(channel_files, lambda: records_of_channels(tmp_path, pages).digest) == []
-    other_pages = {(): (0, 1), (0, 1): (1, 0)}[pages]
+    other_pages = {(None, None): (0, 1), (0, 1): (1, 0)}[pages]
     keys = [
         records_of_channels(tmp_path, pages).digest,
         records_of_channels(tmp_path, pages, ignore_index="9").digest,
         records_of_channels(tmp_path, pages, classes="2=a").digest,
-        records_of_channels(tmp_path, pages, 3).digest,
+        records_of_channels(tmp_path, (*pages, pages[1])).digest,
         records_of_channels(tmp_path, other_pages).digest,
     ]
     for file in channel_files[1::2]:
@@ -239,7 +237,7 @@ def test_the_key_of_channels_or_pages_changes_with_all_they_are(tmp_path, channe
 
 
 @pytest.mark.usefixtures("channel_files")
-@pytest.mark.parametrize("pages", [(), (0, 1)])
+@pytest.mark.parametrize("pages", [(None, None), (0, 1)])
 def test_classes_beyond_the_channels_or_pages_are_refused(tmp_path, pages):
     with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
         records_of_channels(tmp_path, pages, classes="1=a,3=b,4=c")
@@ -386,6 +384,6 @@ def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_pa
 def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channels, dtype, is_color):
     mask = tmp_path / "mask.npy"
     np.save(mask, np.zeros((6, 8, channels), dtype))
-    assert find_class_layout(mask, tmp_path / "image.png", explicit=True) == ClassLayout((), channels)
-    expected = NO_LAYOUT if is_color else ClassLayout((), channels)
-    assert find_class_layout(mask, tmp_path / "image.png", explicit=False) == expected
+    assert find_class_pages(mask, tmp_path / "image.png", explicit=True) == (None,) * channels
+    expected = () if is_color else (None,) * channels
+    assert find_class_pages(mask, tmp_path / "image.png", explicit=False) == expected

@@ -12,7 +12,7 @@ from support.launches import launch
 
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.shapes import SIZES, VAL_FIRST, Shapes
+from data_utils.sources.shapes import VAL_FIRST, Shapes
 
 
 def are_same(record: dict, other: dict) -> bool:
@@ -63,13 +63,6 @@ def test_the_pictures_of_all_versions_are_the_same(index, pixels, colors, greys)
 def test_an_index_out_of_range_is_an_index_error(index):
     with pytest.raises(IndexError, match=f"index {index} of 5"):
         Shapes(5)[index]
-
-
-def test_sizes_are_those_of_the_pictures():
-    records = Shapes(40, seed=1, first=5)
-    assert records.sizes.tolist() == [list(record["target"].shape) for record in records]
-    assert {tuple(size) for size in records.sizes.tolist()} == set(SIZES)
-    assert Shapes(0).sizes.shape == (0, 2)
 
 
 def test_export_writes_images_and_masks_of_classes_in_colors_that_read_back(tmp_path):

@@ -7,8 +7,8 @@ import nibabel
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.sources.files import FileRecords
 from data_utils.sources.finders import find_in_folder
+from data_utils.sources.records import FileRecords
 
 # voxel (x, y, z) -> mm of a file's own axes
 RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])

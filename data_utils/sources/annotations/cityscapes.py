@@ -14,10 +14,17 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, files_below, folder_in
-from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.records import (
+    AnnotationSummary,
+    FileRecords,
+    FileRow,
+    Metadata,
+    Sources,
+    SplitOpeners,
+    first_files,
+)
 from unet.config import IGNORE_INDEX
 
 IMAGE = "_leftImg8bit"

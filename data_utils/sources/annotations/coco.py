@@ -31,11 +31,10 @@ from data_utils.sources.annotations.layout import (
     without_image_roots,
 )
 from data_utils.sources.annotations.other_formats import describe_format
-from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import open_rows, split_paths
-from data_utils.sources.records import Metadata, Records, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX

@@ -43,11 +43,9 @@ from data_utils.sources.annotations.layout import (
     paired_folders,
     summarize,
 )
-from data_utils.sources.files import FileRecords, FileRow, Sources
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem, walk
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import Metadata, SplitOpeners
-from data_utils.sources.walk import walk
+from data_utils.sources.records import FileRecords, FileRow, Metadata, Sources, SplitOpeners
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import listing
 from runtime.documents import open_regular

@@ -12,11 +12,8 @@ from urllib.parse import unquote
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
-from data_utils.sources.files import FileRow, Sources
-from data_utils.sources.folder import children, split_folders, splits_below, wanted_splits
-from data_utils.sources.records import AnnotationSummary
-from data_utils.sources.spelling import composed
-from data_utils.sources.walk import walk
+from data_utils.sources.folder import children, composed, split_folders, splits_below, walk, wanted_splits
+from data_utils.sources.records import AnnotationSummary, FileRow, Sources
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX

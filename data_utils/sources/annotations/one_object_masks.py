@@ -11,10 +11,9 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths
-from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import children, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import Metadata, SplitOpeners
+from data_utils.sources.records import FileRecords, FileRow, Metadata, Sources, SplitOpeners
 from runtime.errors import DataError
 
 IMAGES = "images"

@@ -12,11 +12,9 @@ from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.layout import SplitPaths, annotated_rows, folder_in
-from data_utils.sources.files import FileRecords
-from data_utils.sources.folder import files_by_stem, wanted_splits
+from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
-from data_utils.sources.spelling import find_name, spellings
+from data_utils.sources.records import AnnotationSummary, FileRecords, Metadata, SplitOpeners
 from runtime.errors import DataError
 from unet.config import MaskValue
 

@@ -25,7 +25,6 @@ from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.mask_values import number_type
 from data_utils.sources.annotations.documents import reading
 from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
-from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
@@ -35,7 +34,7 @@ from data_utils.sources.folder import (
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, FileRecords, Metadata, SplitOpeners
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 

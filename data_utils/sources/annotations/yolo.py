@@ -28,11 +28,9 @@ from data_utils.sources.annotations.layout import (
     rendered_sources,
     summarize,
 )
-from data_utils.sources.files import FileRecords
-from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
+from data_utils.sources.folder import IMAGE_FOLDERS, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import open_rows, split_paths
-from data_utils.sources.records import Metadata, SplitOpeners
-from data_utils.sources.spelling import composed
+from data_utils.sources.records import FileRecords, Metadata, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX

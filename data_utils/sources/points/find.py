@@ -15,7 +15,6 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.annotations.layout import describe_missing, find_file
-from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.points import csv_tables, files, nnlandmark
@@ -23,7 +22,7 @@ from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
-from data_utils.sources.records import LandmarkNames, Metadata, SplitOpeners
+from data_utils.sources.records import FileRecords, FileRow, LandmarkNames, Metadata, Sources, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
 

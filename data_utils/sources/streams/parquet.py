@@ -5,9 +5,9 @@ training reads them together (`batch_sampler.stream_steps`); all else, from resu
 unchanged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -39,7 +39,7 @@ class ParquetRecords(StreamRecords):
         from datasets import Features
 
         with ThreadPoolExecutor(16) as pool:
-            footers = list(pool.map(_footer, files))
+            footers = list(pool.map(partial(_read, read=_footer), files))
         groups: list[tuple[int, int, int, int]] = []
         for file, (_, row_groups) in enumerate(footers):
             for number, first, rows in row_groups:
@@ -61,8 +61,15 @@ class ParquetRecords(StreamRecords):
     def name(self, i: int) -> str:
         group, row = self._locate(i)
         file, number = self.groups[group, :2].tolist()
-        path = _read_path(self.files[file], number, self.columns["image"], row)
-        return path or self._row_name(group, row)
+        column = f"{self.columns['image']}.path"
+
+        def path(parquet: Any) -> str | None:
+            if column not in [parquet.schema.column(index).path for index in range(len(parquet.schema))]:
+                return None
+            value = parquet.read_row_group(number, columns=[column]).column(0)[row].as_py()
+            return value and value["path"]
+
+        return _read(self.files[file], path) or self._row_name(group, row)
 
     def _row_name(self, group: int, row: int) -> str:
         file, _, first, _ = self.groups[group].tolist()
@@ -71,7 +78,8 @@ class ParquetRecords(StreamRecords):
     def _read_group(self, group: int) -> tuple[Any, Any]:
         """Both columns of a row group, still in Arrow's memory."""
         file, number = self.groups[group, :2].tolist()
-        table = _read_columns(self.files[file], number, list(self.columns.values()))
+        columns = list(self.columns.values())
+        table = _read(self.files[file], lambda parquet: parquet.read_row_group(number, columns=columns))
         return table.column(self.columns["image"]), table.column(self.columns["mask"])
 
     def subset(self, is_chosen: np.ndarray) -> "ParquetRecords":
@@ -87,42 +95,22 @@ def _cell(column: Any, row: int) -> Any:
         raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
 
 
-@retry
-def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
+def _footer(parquet: Any) -> tuple[Any, list[tuple[int, int, int]]]:
     """Schema, and (number, first row, rows) of each row group that is not empty."""
-    with _open_file(file) as parquet:
-        groups: list[tuple[int, int, int]] = []
-        first = 0
-        for number in range(parquet.num_row_groups):
-            rows = parquet.metadata.row_group(number).num_rows
-            if rows:
-                groups.append((number, first, rows))
-            first += rows
-        return parquet.schema_arrow, groups
+    groups: list[tuple[int, int, int]] = []
+    first = 0
+    for number in range(parquet.num_row_groups):
+        rows = parquet.metadata.row_group(number).num_rows
+        if rows:
+            groups.append((number, first, rows))
+        first += rows
+    return parquet.schema_arrow, groups
 
 
 @retry
-def _read_columns(file: str, group: int, columns: list[str]) -> Any:
-    """A pyarrow Table of a row group."""
-    with _open_file(file) as parquet:
-        return parquet.read_row_group(group, columns=columns)
-
-
-@retry
-def _read_path(file: str, group: int, column: str, row: int) -> str | None:
-    """The path of a picture, read without its bytes; None if there is none."""
-    path = f"{column}.path"
-    with _open_file(file) as parquet:
-        if path not in [parquet.schema.column(number).path for number in range(len(parquet.schema))]:
-            return None
-        value = parquet.read_row_group(group, columns=[path]).column(column)[row].as_py()
-    return value and value["path"]
-
-
-@contextmanager
-def _open_file(file: str) -> Iterator[Any]:
-    """A pyarrow ParquetFile; raises DataError for a file that cannot be read."""
+def _read(file: str, read: Callable[[Any], Any]) -> Any:
+    """What a function reads of a pyarrow ParquetFile. Raises DataError for a file that cannot be read."""
     from pyarrow.parquet import ParquetFile
 
     with file_errors(file), open_file(file) as stream, ParquetFile(stream, pre_buffer=True) as parquet:
-        yield parquet
+        return read(parquet)

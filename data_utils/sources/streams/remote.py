@@ -34,9 +34,13 @@ def file_errors(name: str, *more: type[Exception], hint: str = "") -> Iterator[N
     """Turn errors of finding, opening or reading a file, and `more` errors, into a DataError with `name` and `hint`."""
     try:
         yield
-    except UserError:
-        raise
-    except (*_failures(), *more) as error:
+    except Exception as error:
+        # errors of pyarrow, of S3 and of the web are no OSError
+        failures: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *more)
+        failures += _errors_of("pyarrow", "ArrowException")
+        failures += _errors_of("botocore.exceptions", "BotoCoreError") + _errors_of("aiohttp", "ClientError")
+        if isinstance(error, UserError) or not isinstance(error, failures):
+            raise
         raise DataError(f"{name} cannot be read ({one_line(error)}){hint}") from error
 
 
@@ -66,15 +70,18 @@ def retry(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Conca
 
 def _may_pass(error: BaseException | None) -> bool:
     """Whether a failure may be gone a moment later: of the network or a server, not of the file or the rights to it."""
-    s3 = sys.modules.get("botocore.exceptions")
-    if s3 and isinstance(error, (s3.HTTPClientError, s3.ConnectionError)):
-        return True
-    web = sys.modules.get("aiohttp")
-    if web and isinstance(error, web.ClientResponseError):
-        return error.status == TOO_MANY_REQUESTS or error.status >= SERVER_ERRORS
-    if web and isinstance(error, web.ClientError):
-        return True
-    return isinstance(error, OSError) and not isinstance(error, LASTING_ERRORS)
+    if isinstance(error, _errors_of("aiohttp", "ClientResponseError")):
+        status = getattr(error, "status", 0)
+        return status == TOO_MANY_REQUESTS or status >= SERVER_ERRORS
+    network_errors = _errors_of("botocore.exceptions", "HTTPClientError", "ConnectionError")
+    network_errors += _errors_of("aiohttp", "ClientError")
+    return isinstance(error, (OSError, *network_errors)) and not isinstance(error, LASTING_ERRORS)
+
+
+def _errors_of(module: str, *names: str) -> tuple[type[Exception], ...]:
+    """Types of errors of a module; none if nobody has imported it."""
+    loaded = sys.modules.get(module)
+    return tuple(getattr(loaded, name) for name in names) if loaded else ()
 
 
 def open_file(file: str, block: int = 0) -> Any:
@@ -113,21 +120,6 @@ def content_key(file: str) -> str | None:
     return digest(_remove_query(file), info["size"], versions)
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """The errors of fsspec and its file systems for files that are not there, not allowed or not reached."""
-    from pyarrow import ArrowException
-
-    failures: list[type[Exception]] = [OSError, ValueError, ImportError, ArrowException]
-    # errors of S3 and of the web are no OSError
-    s3 = sys.modules.get("botocore.exceptions")
-    if s3:
-        failures.append(s3.BotoCoreError)
-    web = sys.modules.get("aiohttp")
-    if web:
-        failures.append(web.ClientError)
-    return tuple(failures)
-
-
 def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]]:
     """Split -> its .parquet or .tar files below a folder, a file or a pattern, local or a URL.
 
@@ -146,28 +138,22 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     root = path
     if "*" in path or paths == [path]:
         root = _remove_query(path).partition("*")[0].rpartition("/")[0]
-    parquet_files = sorted(file for file in paths if file_kind(file) == ".parquet")
-    tar_files = sorted(file for file in paths if file_kind(file) == ".tar")
+    files_by_kind = {kind: sorted(file for file in paths if file_kind(file) == kind) for kind in KINDS}
+    parquet_files, tar_files = files_by_kind.values()
     if bool(parquet_files) == bool(tar_files):
         kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
         urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:NAMES_IN_MESSAGE]]
         name_list = ", ".join(PurePosixPath(url).name for url in urls)
         raise DataError(f"--dataset {dataset} holds {kinds}; found {name_list or 'nothing'}")
     splits: dict[str, list[str]] = {}
-    names = [*named_splits, *USUAL_SPLITS]
+    words = {
+        name: re.compile(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])") for name in (*named_splits, *USUAL_SPLITS)
+    }
     for file in parquet_files or tar_files:
         inside = _remove_query(file).removeprefix(root).lower()
-        files = splits.setdefault(_split_name(inside, names), [])
-        files.append(system.unstrip_protocol(file))
+        split = next((name for name, word in words.items() if word.search(inside)), "train")
+        splits.setdefault(split, []).append(system.unstrip_protocol(file))
     return splits
-
-
-def _split_name(path: str, names: Iterable[str]) -> str:
-    """The first of `names` that occurs in a path, not surrounded by letters; otherwise train."""
-    for name in names:
-        if re.search(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])", path):
-            return name
-    return "train"
 
 
 def file_kind(file: str) -> str | None:

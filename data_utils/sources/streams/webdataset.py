@@ -2,9 +2,8 @@
 
 import os
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,45 +19,9 @@ SAMPLES_TOGETHER = 32  # how many samples the order of a stream keeps together
 HEADER_BLOCK = 2**20  # bytes that are read at once for headers: skipping smaller pictures is no faster
 GAP = 2**18  # bytes between two pictures that are read with them: reading them is faster than another request
 
-
-class ShardIndex(NamedTuple):
-    """The pictures of a tar file.
-
-    Args:
-        names: (S,) bytes, the samples.
-        extensions: (E,) bytes, all extensions of samples, in lower case.
-        members: (M, 4) int64, the pictures in order: index of the sample, of the extension, first byte, size.
-    """
-
-    names: np.ndarray
-    extensions: np.ndarray
-    members: np.ndarray
-
-    def first_extensions(self) -> list[str]:
-        """The extensions of the pictures of the first sample."""
-        is_first_member = self.members[:, 0] == 0
-        extensions = self.extensions[np.unique(self.members[is_first_member, 1])]
-        return sorted(os.fsdecode(extension) for extension in extensions.tolist())
-
-    def locations(self, extension: str) -> np.ndarray:
-        """(S, 2) int64: first byte and size of each sample's picture with the extension; -1 if there is none."""
-        locations = np.full((len(self.names), 2), -1, np.int64)
-        has_extension = self.extensions[self.members[:, 1]] == os.fsencode(extension)
-        locations[self.members[has_extension, 0]] = self.members[has_extension, 2:]
-        return locations
-
-
-class _Ranges(NamedTuple):
-    """Parts of a file: the first byte and the content of each, in order."""
-
-    starts: np.ndarray
-    contents: list[bytes]
-
-    def cut(self, start: int, size: int) -> bytes:
-        """A piece of the file that lies within one of the ranges."""
-        number = int(np.searchsorted(self.starts, start, side="right")) - 1
-        offset = start - int(self.starts[number])
-        return self.contents[number][offset : offset + size]
+# of the pictures of a tar file: `names` (S,) bytes, the samples; `extensions` (E,) bytes, in lower case; `members`
+# (M, 4) int64, the pictures in order: index of the sample, of the extension, first byte, size
+Index = dict[str, np.ndarray]
 
 
 class TarRecords(StreamRecords):
@@ -85,18 +48,15 @@ class TarRecords(StreamRecords):
         """Index all files. Raises DataError for a file that cannot be read or has no pairs of pictures."""
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
-        first = next((number for number, index in enumerate(indices) if len(index.names)), None)
-        if first is None:
-            raise DataError(f"{files[0]} holds no pictures")
-        image, mask = _extensions(indices[first].first_extensions(), files[first], image_column, mask_column)
-        names = np.concatenate([index.names for index in indices])
-        images = np.concatenate([index.locations(image) for index in indices])
-        masks = np.concatenate([index.locations(mask) for index in indices])
+        image, mask = _extensions(indices, files, image_column, mask_column)
+        names = np.concatenate([index["names"] for index in indices])
+        images = np.concatenate([_locations(index, image) for index in indices])
+        masks = np.concatenate([_locations(index, mask) for index in indices])
         lacking = np.flatnonzero((images[:, 0] < 0) | (masks[:, 0] < 0))
         if len(lacking):
             name = os.fsdecode(names[lacking[0]].item())
             raise DataError(f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name}")
-        groups = group_samples([len(index.names) for index in indices])
+        groups = group_samples([len(index["names"]) for index in indices])
         starts = np.stack([images[:, 0], masks[:, 0]], axis=1)
         lengths = np.stack([images[:, 1], masks[:, 1]], axis=1)
         if lengths.max() > np.iinfo(np.uint32).max:
@@ -105,33 +65,37 @@ class TarRecords(StreamRecords):
         return cls(files, groups, names, starts, lengths.astype(np.uint32))
 
     def __getitem__(self, i: int) -> Record:
-        group, _ = self._locate(i)
-        ranges = self._ranges(group, i, i + 1) if self.is_scattered else self._group_content(group)
-        image_start, mask_start = self.starts[i].tolist()
-        image_size, mask_size = self.lengths[i].tolist()
-        image = ranges.cut(image_start, image_size)
-        mask = ranges.cut(mask_start, mask_size)
+        group, row = self._locate(i)
+        if self.is_scattered:
+            ((image, mask),) = self._read_pairs(group, i, i + 1)
+        else:
+            image, mask = self._group_content(group)[row]
         return {"image": image, "target": mask, "name": self.name(i)}
 
     def name(self, i: int) -> str:
         return os.fsdecode(self.names[i].item())
 
-    def _read_group(self, group: int) -> _Ranges:
+    def _read_group(self, group: int) -> list[tuple[bytes, bytes]]:
         end = int(self.ends[group])
-        return self._ranges(group, end - int(self.group_sizes[group]), end)
+        return self._read_pairs(group, end - int(self.group_sizes[group]), end)
 
-    def _ranges(self, group: int, first: int, end: int) -> _Ranges:
+    def _read_pairs(self, group: int, first: int, end: int) -> list[tuple[bytes, bytes]]:
         """The pictures of records `first` to `end` - 1, all of one group: in most files they lie in one range."""
         starts = self.starts[first:end].ravel()
+        ends = starts + self.lengths[first:end].ravel()
         order = np.argsort(starts)
-        starts = starts[order]
-        ends = starts + self.lengths[first:end].ravel()[order]
-        begins_range = np.append(True, starts[1:] > ends[:-1] + GAP)
-        ends_range = np.append(begins_range[1:], True)
-        range_starts = starts[begins_range]
-        ranges = list(zip(range_starts.tolist(), ends[ends_range].tolist(), strict=True))
-        file = int(self.groups[group, 0])
-        return _Ranges(range_starts, read_ranges(self.files[file], ranges))
+        begins_range = np.append(True, starts[order][1:] > ends[order][:-1] + GAP)
+        range_starts = starts[order][begins_range]
+        range_ends = ends[order][np.append(begins_range[1:], True)]
+        ranges = list(zip(range_starts.tolist(), range_ends.tolist(), strict=True))
+        contents = read_ranges(self.files[int(self.groups[group, 0])], ranges)
+        numbers = np.searchsorted(range_starts, starts, side="right") - 1
+        pictures: list[bytes] = []
+        for number, begin, stop in zip(
+            numbers, starts - range_starts[numbers], ends - range_starts[numbers], strict=True
+        ):
+            pictures.append(contents[number][begin:stop])
+        return list(zip(pictures[::2], pictures[1::2], strict=True))
 
     def subset(self, is_chosen: np.ndarray) -> "TarRecords":
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
@@ -149,15 +113,51 @@ def group_samples(counts: Sequence[int]) -> np.ndarray:
     return np.array(groups, np.int64).reshape(-1, 2)
 
 
-def _index(file: str) -> ShardIndex:
+def _locations(index: Index, extension: str) -> np.ndarray:
+    """(S, 2) int64: first byte and size of each sample's picture with the extension; -1 if there is none."""
+    members = index["members"]
+    locations = np.full((len(index["names"]), 2), -1, np.int64)
+    has_extension = index["extensions"][members[:, 1]] == os.fsencode(extension)
+    locations[members[has_extension, 0]] = members[has_extension, 2:]
+    return locations
+
+
+def _extensions(indices: Sequence[Index], files: Sequence[str], image: str | None, mask: str | None) -> tuple[str, str]:
+    """The extensions of image and mask: named by the user, by a word such as `mask`, or .png beside a .jpg.
+
+    They are those of the first sample of all files. Raises DataError if it does not have them.
+    """
+    number = next((number for number, index in enumerate(indices) if len(index["names"])), None)
+    if number is None:
+        raise DataError(f"{files[0]} holds no pictures")
+    members = indices[number]["members"]
+    numbers = np.unique(members[members[:, 0] == 0, 1])
+    extensions = sorted(map(os.fsdecode, indices[number]["extensions"][numbers].tolist()))
+    if not mask:
+        mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
+    other_extensions = [name for name in extensions if name != mask]
+    if mask is None and "png" in other_extensions and len(other_extensions) == 2:
+        mask = "png"
+        other_extensions.remove("png")
+    if not image and len(other_extensions) == 1:
+        image = other_extensions[0]
+    if image is None or mask is None or image not in extensions or mask not in extensions:
+        raise DataError(
+            f"{files[number]}: which of {', '.join(extensions)} are image and mask?"
+            " Give them with --image-column and --mask-column"
+        )
+    return image, mask
+
+
+def _index(file: str) -> Index:
     """The index of a file, kept in the cache until its content changes."""
     content = content_key(file)
     key = content and digest("tar index", content)
-    return ShardIndex(**load_or_compute_arrays(key, lambda: _read_headers(file)._asdict()))
+    return load_or_compute_arrays(key, lambda: _read_headers(file))
 
 
 @retry
-def _read_headers(file: str) -> ShardIndex:
+def _read_headers(file: str) -> Index:
     """The index of a file, by reading all of its headers."""
     samples: dict[str, int] = {}
     extensions: dict[str, int] = {}
@@ -179,27 +179,8 @@ def _read_headers(file: str) -> ShardIndex:
                 number = extensions.setdefault(extension.lower(), len(extensions))
                 members.append((sample, number, member.offset_data, member.size))
             tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all members
-    return ShardIndex(_as_bytes(samples), _as_bytes(extensions), np.array(members, np.int64).reshape(-1, 4))
-
-
-def _as_bytes(texts: Iterable[str]) -> np.ndarray:
-    """(n,) bytes of n texts."""
-    return np.array([os.fsencode(text) for text in texts], np.bytes_)
-
-
-def _extensions(extensions: list[str], file: str, image: str | None, mask: str | None) -> tuple[str, str]:
-    """The extensions of image and mask: named by the user, by a word such as `mask`, or .png beside a .jpg."""
-    if not mask:
-        mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
-    other_extensions = [name for name in extensions if name != mask]
-    if mask is None and "png" in other_extensions and len(other_extensions) == 2:
-        mask = "png"
-        other_extensions.remove("png")
-    if not image and len(other_extensions) == 1:
-        image = other_extensions[0]
-    if image is None or mask is None or image not in extensions or mask not in extensions:
-        raise DataError(
-            f"{file}: which of {', '.join(extensions)} are image and mask?"
-            " Give them with --image-column and --mask-column"
-        )
-    return image, mask
+    return {
+        "names": np.array(list(map(os.fsencode, samples)), np.bytes_),
+        "extensions": np.array(list(map(os.fsencode, extensions)), np.bytes_),
+        "members": np.array(members, np.int64).reshape(-1, 4),
+    }

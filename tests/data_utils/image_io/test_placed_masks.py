@@ -1,6 +1,6 @@
 """Masks on other grids than their images count where their coordinates say, as GDAL has it.
 
-Modules: data_utils/sources/placed.py.
+Modules: data_utils/sources/places.py.
 """
 
 import json
@@ -28,7 +28,7 @@ from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.load import load_records
-from data_utils.sources.placed import place_warnings, with_places
+from data_utils.sources.places import place_warnings, with_places
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from train_utils.check_data import check_data

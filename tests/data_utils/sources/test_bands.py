@@ -1,6 +1,6 @@
 """Bands of files and of scenes: which of them are read, and what a model that was trained on them reads.
 
-Module: data_utils/sources/bands.py.
+Modules: data_utils/sources/pictures.py, data_utils/sources/places.py.
 """
 
 from dataclasses import replace
@@ -14,15 +14,9 @@ from support.rasters import scene, write_raster
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, PageFile
 from data_utils.loading.samples import new_samples
-from data_utils.sources.bands import (
-    as_model_reads,
-    band_names,
-    bands_in,
-    find_scenes,
-    scene_folders,
-    with_bands,
-)
 from data_utils.sources.load import load_records
+from data_utils.sources.pictures import band_names, bands_in, find_scenes, scene_folders
+from data_utils.sources.places import as_model_reads, with_bands
 from runtime.errors import DataError
 from unet.config import Preprocess
 

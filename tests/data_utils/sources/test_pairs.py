@@ -1,4 +1,7 @@
-"""Which mask belongs to which image, and pages of TIFFs as pairs of their own."""
+"""Which mask belongs to which image, and pages of TIFFs as pairs of their own.
+
+Modules: data_utils/sources/pairs.py, data_utils/sources/pictures.py.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,8 @@ import tifffile
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import read_image
-from data_utils.sources.pairs import Cases, open_pairs, pair
+from data_utils.sources.pairs import Cases, pair
+from data_utils.sources.pictures import open_pictures
 from data_utils.sources.records import Metadata
 from runtime.errors import DataError
 
@@ -46,7 +50,7 @@ def folders(tmp_path):
 
 
 def test_each_page_is_a_record_and_the_pages_of_a_file_have_its_number(folders):
-    records = open_pairs(*folders, DataConfig())
+    records = open_pictures(*folders, DataConfig())
     assert [record["name"] for record in records] == ["damaged.tif", "one.tif", "two_0001.tif", "two_0002.tif"]
     assert records[1]["image"] == f"{folders[0]}/one.tif"
     assert records[3]["image"] == PageFile(f"{folders[0]}/two.tif", 1)
@@ -57,7 +61,7 @@ def test_each_page_is_a_record_and_the_pages_of_a_file_have_its_number(folders):
 def test_an_image_with_another_number_of_pages_than_its_mask_is_refused(folders):
     write_pages(folders[1], "two.tif", 3)
     with pytest.raises(DataError, match=r"two.tif has 2 pages, its mask .*two.tif has 3; both need the same"):
-        open_pairs(*folders, DataConfig())
+        open_pictures(*folders, DataConfig())
 
 
 @pytest.mark.parametrize("metadata", ["imagej", "ome"])
@@ -68,7 +72,7 @@ def test_pages_are_channels_where_the_axes_say_so_and_the_mask_has_fewer(metadat
         (tmp_path / kind).mkdir()
     tifffile.imwrite(tmp_path / "images" / "a.tif", pixels, metadata={"axes": axes}, **{metadata: True})
     write_pages(tmp_path / "masks", "a.tif", len(pages))
-    records = open_pairs(tmp_path / "images", tmp_path / "masks", DataConfig())
+    records = open_pictures(tmp_path / "images", tmp_path / "masks", DataConfig())
     images = [record["image"] for record in records]
     assert [(image.page, *image.more_channels) for image in images] == pages
     assert [record["name"] for record in records] == (

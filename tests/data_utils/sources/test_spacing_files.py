@@ -9,8 +9,8 @@ import tifffile
 from support.volumes import CASE_NAMES, case, volume_config
 
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.files import FileRow
 from data_utils.sources.load import load_records
+from data_utils.sources.records import FileRow
 from data_utils.sources.volumes import read_spacing, volume_sources
 from runtime.errors import DataError
 from train_utils.dataset import load_dataset_info

@@ -1,4 +1,7 @@
-"""Slices of volumes as images: their numbers, labels, keys, and errors of their volumes."""
+"""Slices of volumes as images: their numbers, labels, keys, and errors of their volumes.
+
+Module: data_utils/sources/volumes.py.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.load import load_records
-from data_utils.sources.volume_slices import divide_into_slices
+from data_utils.sources.volumes import divide_into_slices
 from runtime.errors import DataError
 
 DEPTH = case(0)[1].shape[2]

@@ -1,4 +1,7 @@
-"""Links below a folder: to a folder that holds them they are a circle, others are followed."""
+"""Links below a folder: to a folder that holds them they are a circle, others are followed.
+
+Module: data_utils/sources/folder.py.
+"""
 
 import os
 
@@ -6,7 +9,7 @@ import pytest
 from support.data_sets import load_info
 from support.folders import write_folder
 
-from data_utils.sources.walk import walk
+from data_utils.sources.folder import walk
 from runtime.errors import DataError
 
 

@@ -1,0 +1,116 @@
+"""How images and masks with a place in the world are read: some bands, the grid of the image, or as plain pictures."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import numpy as np
+
+from data_utils.image_io.formats import BandSource, ImageSource, PageFile, WindowSource, page_file
+from data_utils.image_io.placed_masks import PlacedMask, on_grid, read_source_grid
+from data_utils.image_io.scene_windows import SceneWindow
+from data_utils.image_io.tiff import is_tiff
+from data_utils.sources.records import Record, Records, change
+from runtime.console import counted
+from runtime.errors import DataError
+from unet.config import Preprocess
+
+SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
+MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
+
+
+def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
+    """The source of an image with some bands only; with all bands if none are named."""
+    if not bands:
+        return source
+    if isinstance(source, BandSource):
+        return source._replace(bands=tuple(bands))
+    file = page_file(source)
+    if file is not None:
+        return BandSource((str(file.path),), tuple(bands), file.page or 0)
+    raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
+
+
+def as_picture(source: ImageSource) -> ImageSource:
+    """The source of an image or a mask that is read as a picture, whatever its place in the world."""
+    content = source.get("bytes") if isinstance(source, dict) else source
+    if isinstance(content, bytes) and is_tiff(content):
+        return PageFile(content, reads_place=False)
+    file = page_file(source)
+    if file is not None and is_tiff(file.path):
+        return file._replace(path=str(file.path), reads_place=False)
+    return source
+
+
+def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
+    """The source of an image as a model reads it: its bands, or as a picture if the model knows no places.
+
+    An array and a window of a scene hold the model's bands already.
+    """
+    if isinstance(source, WindowSource | np.ndarray):
+        return source
+    if preprocess.place or preprocess.bands:
+        return with_bands(source, preprocess.bands)
+    return as_picture(source)
+
+
+def choose_bands(records: Records, bands: tuple[str, ...]) -> Records:
+    """The records with some bands of each image."""
+    return change(records, f"bands {bands}", partial(_with_bands, bands=bands))
+
+
+def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
+    return {**record, "image": with_bands(record["image"], bands)}
+
+
+def as_pictures(records: Records) -> Records:
+    """The records, read as pictures whatever their places in the world."""
+    return change(records, "pictures", _picture)
+
+
+def _picture(record: Record) -> Record:
+    return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
+
+
+def with_places(records: Records) -> Records:
+    """The records; each mask is laid on the grid of its image if images have a place."""
+    if not len(records) or records.dims == 3 or records.is_stream:
+        return records
+    return change(records, "placed", _place) if read_source_grid(records[0]["image"]) else records
+
+
+def _place(record: Record) -> Record:
+    grid = read_source_grid(record["image"])
+    return record if grid is None else {**record, "target": on_grid(record["target"], grid, record["name"])}
+
+
+def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
+    """A line if masks are shifted against their images by a part of a pixel."""
+    shifted: list[tuple[str, tuple[float, float]]] = []
+    for records in splits:
+        for i in range(0 if records.is_stream else min(len(records), SAMPLED_MASKS)):
+            shift = _shift(records[i]["target"])
+            if max(map(abs, shift)) >= MIN_NOTABLE_SHIFT:
+                shifted.append((records.name(i), shift))
+    if not shifted:
+        return ()
+    name, (right, down) = shifted[0]
+    masks = counted(len(shifted), "mask is shifted against its image", "masks are shifted against their images")
+    return (
+        f"{masks} by a part of a pixel, {name} by {right:+.2f} to the"
+        f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid, correct"
+        " the place of one of them",
+    )
+
+
+def _shift(mask: ImageSource) -> tuple[float, float]:
+    """By which part of a pixel (right, down) a mask is shifted whose pixels are as large as those of its image."""
+    if isinstance(mask, SceneWindow):
+        mask = mask.source
+    if not isinstance(mask, PlacedMask):
+        return 0, 0
+    image_place = mask.image_grid.place
+    mask_place = mask.mask_grid.place
+    if not image_place.has_same_pixels(mask_place, mask.image_grid.size):
+        return 0, 0
+    column, row = image_place.offset_to(mask_place)
+    return column - round(column), row - round(row)

@@ -150,7 +150,6 @@ def fit(
             with log.pause(), clock.evaluating(), average.average_weights():
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 is_best = publisher.publish(evaluation)
-            schedule.say_forecast(state.step)
         if schedule.is_checkpoint_step(state.step) or is_best or guard.run_ends:
             with log.pause(), clock.saving(state):
                 checkpoints.save(state, waits=clock.measures_save)

@@ -22,11 +22,11 @@ from train_utils.metrics_log import IMAGE_SCORES, read_log, write_image_scores
 from train_utils.opened_run import OpenedRun, mark_finished
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
-from train_utils.reporting.report import remarks_on, write_report
+from train_utils.reporting.report import FEW_STEPS, remarks_on, write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
 from train_utils.run_log import RunLog
 from train_utils.run_state import RunState
-from train_utils.schedule import FEW_STEPS, Schedule, milliseconds_since_start
+from train_utils.schedule import Schedule, milliseconds_since_start
 from train_utils.sharding import whole_network
 from unet.model import UNet
 

@@ -5,7 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -14,17 +14,18 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 from torch.optim import Optimizer
 
-from runtime.console import counted, say
 from train_utils.optim import learning_rate
 from train_utils.run_state import RunState, StepResult
 from train_utils.settings.train_settings import TrainSettings
 
+ENDLESS = 2**40  # steps that are offered to a run by the clock
+WARMUP_SHARE = 20  # the learning rate rises in this part of the run
+ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
 FINISH = 2500  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
 EVALUATION_PART = 10  # evaluations take at most one part in so many of the time since training began
-FEW_STEPS = 500  # with fewer steps masks are often poor
 # when the process began, on the monotonic clock: it has imported modules before this line
 PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time())
 
@@ -106,21 +107,20 @@ class Clock:
             steps_ahead = step - result.step + 2
             self.is_over = result.began + steps_ahead * self._longest_step > self.total
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """A context for an evaluation; every process must enter it."""
-        begin = self.now()
-        yield
-        self._evaluations.append(self.now() - begin)
-        self.synchronize()
+        return self._measuring(self._evaluations)
+
+    def saving(self, state: RunState) -> AbstractContextManager[None]:
+        """A context for a save, which notes the time in the state; every process must enter it."""
+        state.elapsed = self.now() if self.budget else 0
+        return self._measuring(self._saves)
 
     @contextmanager
-    def saving(self, state: RunState) -> Iterator[None]:
-        """A context for a save, which notes the time in the state; every process must enter it."""
+    def _measuring(self, durations: list[int]) -> Iterator[None]:
         begin = self.now()
-        state.elapsed = begin if self.budget else 0
         yield
-        self._saves.append(self.now() - begin)
+        durations.append(self.now() - begin)
         self.synchronize()
 
     def start(self) -> None:
@@ -156,16 +156,6 @@ class Clock:
         with_another = self.evaluated + self.evaluated / len(self._evaluations)
         return EVALUATION_PART * with_another <= self.done - self.begin
 
-    def say_forecast(self, step: int, eval_every: int) -> None:
-        """Print about how many steps the run will have, after its first evaluation."""
-        if not self.budget or not self._steps or len(self._evaluations) != 1:
-            return
-        steps = step + int((self.total - self.done) / (self._longest_step + self._evaluation / eval_every))
-        durations = f"a step takes {self._longest_step / 1000:.3g} s, an evaluation {self._evaluation / 1000:.3g} s"
-        say(f"time: {durations}: time for about {counted(steps, 'step')}")
-        if steps < FEW_STEPS:
-            say(f"time: below {FEW_STEPS} steps a model is often poor; give more --max-minutes")
-
     @property
     def _evaluation(self) -> int:
         """Milliseconds of the longest evaluation, without the first one, which warms up, if there are others."""
@@ -174,11 +164,6 @@ class Clock:
     @property
     def _longest_step(self) -> float:
         return max(self._steps, default=0.0)
-
-
-ENDLESS = 2**40  # steps that are offered to a run by the clock
-WARMUP_SHARE = 20  # the learning rate rises in this part of the run
-ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
 
 
 @dataclass(frozen=True)
@@ -242,10 +227,6 @@ class Schedule:
     def is_last(self, step: int) -> bool:
         """Whether nothing is left to do after `step` steps."""
         return self.clock.is_over or 0 < self.total_steps <= step
-
-    def say_forecast(self, step: int) -> None:
-        """Print about how many steps a run by the clock will have; call it after each evaluation."""
-        self.clock.say_forecast(step, self.args.eval_every or self.steps_per_epoch)
 
     def is_over(self, state: RunState) -> bool:
         """Whether a run with this state has made all its steps, or has run out of patience."""

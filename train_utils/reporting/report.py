@@ -18,9 +18,9 @@ from tasks.section import Figure, Section
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.pages import Views, embed, plain_text, write_html
-from train_utils.schedule import FEW_STEPS
 from train_utils.settings.record import RunSettings
 
+FEW_STEPS = 500  # with fewer steps masks are often poor
 FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on them
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part

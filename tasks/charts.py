@@ -54,10 +54,9 @@ STYLE: dict[Any, Any] = {
 }
 # the confusion matrix
 LABELED_CLASSES = 20  # a larger one has no numbers
-CELL = 0.55  # inches of a labeled cell
-NAME_PITCH = 0.2  # inches between two names of a larger one
-SMALLEST_SIDE = 8  # inches of a larger one
-LARGEST_SIDE = 12
+CELL = 0.55  # inches of a cell
+LARGEST_SIDE = 12  # inches; the cells of a larger one are smaller
+NAME_PITCH = 0.2  # inches between two names
 DARK_CELL_SHARE = 0.55  # from this share on, text in a cell is white
 
 
@@ -152,13 +151,8 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     count = len(names)
-    is_labeled = count <= LABELED_CLASSES
-    if is_labeled:
-        side = max(CELL * count, 2)
-        named = range(count)
-    else:
-        side = min(max(NAME_PITCH * count, SMALLEST_SIDE), LARGEST_SIDE)
-        named = range(0, count, math.ceil(NAME_PITCH * count / side))
+    side = min(max(CELL * count, 2), LARGEST_SIDE)
+    named = range(0, count, math.ceil(NAME_PITCH * count / side))
     labels = [shorten(names[index]) for index in named]
     buffer = io.BytesIO()
     with own_style() as figure_class, warnings.catch_warnings():
@@ -166,7 +160,7 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
         figure = figure_class(figsize=(side, side))
         axes = figure.add_axes((0, 0, 1, 1))  # names are drawn outside: `bbox_inches` includes them
         axes.imshow(shares, "Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-        if is_labeled:
+        if count <= LABELED_CLASSES:
             for row, column in zip(*np.nonzero(shares), strict=True):
                 share = shares[row, column]
                 color = "white" if share > DARK_CELL_SHARE else "black"

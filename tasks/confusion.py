@@ -83,11 +83,6 @@ class ClassCounts(NamedTuple):
         return self.truth + self.predicted - self.hits
 
 
-def matrix_scores(matrix: Tensor) -> dict[str, Any]:
-    """The values of `class_scores`, from a confusion matrix."""
-    return class_scores(ClassCounts.from_matrix(matrix))
-
-
 def class_scores(counts: ClassCounts) -> dict[str, Any]:
     """IoU, Dice, precision and recall of each class, their means, and pixel accuracy.
 
@@ -142,36 +137,28 @@ def class_table(
         values: a list over the classes by metric, and `mean_...` of some; `boundary_iou` and `hd95` add two columns.
         errors: whether there are columns of the missed and the wrongly found pixels.
     """
-    columns = list(MEAN_COLUMNS)
-    if "hd95" in values:
-        columns += BOUNDARY_COLUMNS
-    columns += OTHER_COLUMNS
-    pixels = {
+    columns = [*MEAN_COLUMNS, *(BOUNDARY_COLUMNS if "hd95" in values else ()), *OTHER_COLUMNS, PIXELS_COLUMN]
+    if errors:
+        columns += ERROR_COLUMNS
+    values = values | {
         "pixels": counts.truth.tolist(),
         "missed": (counts.truth - counts.hits).tolist(),
         "false": (counts.predicted - counts.hits).tolist(),
     }
-    absent = [index for index, union in enumerate(counts.union.tolist()) if not union]
+    absent = [name for name, union in zip(names, counts.union.tolist(), strict=True) if not union]
     if len(absent) < FOLDED:
         absent = []
     rows = []
     for index, name in enumerate(names):
-        if index not in absent:
-            row = {column.key: values[column.key][index] for column in columns}
-            for key, numbers in pixels.items():
-                row[key] = numbers[index]
-            rows.append((name, row))
+        if name not in absent:
+            rows.append((name, {column.key: values[column.key][index] for column in columns}))
     means = {}
     for column in columns:
         if f"mean_{column.key}" in values:
             means[column.key] = values[f"mean_{column.key}"]
     note = ""
     if absent:
-        absent_names = ", ".join(names[index] for index in absent)
-        note = f"{len(absent)} classes occur neither in the masks nor in the predictions: {absent_names}."
-    columns.append(PIXELS_COLUMN)
-    if errors:
-        columns += ERROR_COLUMNS
+        note = f"{len(absent)} classes occur neither in the masks nor in the predictions: {', '.join(absent)}."
     return Table(title, first, columns, rows, ("mean", means), note)
 
 

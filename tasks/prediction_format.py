@@ -17,7 +17,7 @@ from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.decoder import Decoded
-from tasks.drawing import legend, overlay, volume_page
+from tasks.drawing import legend, outlined_overlay, volume_overlay
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
 from tasks.prediction_files import PredictedImage, Values, save_overlay, save_probabilities, save_values
@@ -97,10 +97,6 @@ class PredictionFormat(ABC):
         """Write the file that joins the results of all images, after each image has its own file."""
         return
 
-    def check_volume(self, name: str) -> None:
-        """Raises ImageError, with `name`, if files of volumes cannot hold the predictions."""
-        return
-
     @abstractmethod
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         """Write the files of these extensions.
@@ -155,7 +151,7 @@ class MaskFormat(PredictionFormat):
 
     def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         """Rows (n, W, 3) uint8 of an image with rows (n, W) of `drawn` on them."""
-        return overlay(image, drawn, self.colors)
+        return outlined_overlay(image, drawn, self.colors)
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         """The share of each name in a prediction (H, W), for a page."""
@@ -191,9 +187,9 @@ class MaskFormat(PredictionFormat):
             save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        page = volume_page(voxels, self.shades(labels), self.colors, header.spacing)
+        picture = volume_overlay(voxels, self.shades(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
-            Image.fromarray(page).save(file, "png")
+            Image.fromarray(picture).save(file, "png")
 
     def write_table(self, image: PredictedImage) -> None:
         """Write the file of `extensions`; most masks stand alone."""

@@ -16,11 +16,11 @@ ROOMS = {
     "unet": ("norms", "blocks", "config", "backbone model_files", "model"),
     "tasks": (
         "drawing",
-        "tables job losses charts section",
+        "tables job charts section",
         "confusion",
         "calibration",
         "task",
-        "decoder step_loss pixels_and_regions",
+        "decoder step_loss losses",
         "prediction_files",
         "polygons scoring",
         "prediction_format",

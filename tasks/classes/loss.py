@@ -9,8 +9,7 @@ from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences
 from tasks.classes.scores import COUNTS, ClassScores, PartlyLabeledScores
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
-from tasks.losses import RegionSums
-from tasks.pixels_and_regions import PixelsAndRegions
+from tasks.losses import PixelsAndRegions, RegionSums
 from unet.config import IGNORE_INDEX, UNetConfig
 
 BYTES_AT_ONCE = 2**30  # the memory that `counts` uses for the rows that it counts at a time

@@ -18,8 +18,8 @@ from runtime.errors import DataError, SettingsError
 from tasks.classes.check import CHECKS
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
-from tasks.confusion import confusion_matrix, matrix_scores
-from tasks.pixels_and_regions import class_weight_tensor
+from tasks.confusion import ClassCounts, class_scores, confusion_matrix
+from tasks.losses import class_weight_tensor
 from unet.config import IGNORE_INDEX, MaskValue
 
 
@@ -137,7 +137,7 @@ def classes_kept(reader: LabelReader, class_map: ClassMap, records: Iterable[Rec
         valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
         predicted, true = (torch.from_numpy(labels[valid]).long() for labels in (restored, mask))
         matrix += confusion_matrix(predicted, true, classes)
-    return matrix_scores(matrix)["mean_iou"] or 0.0
+    return class_scores(ClassCounts.from_matrix(matrix))["mean_iou"] or 0.0
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,68 @@
-"""Scores of classes, from one confusion matrix."""
+"""Scores of classes: of one class for each pixel from a confusion matrix, and the means of all kinds of classes."""
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.confusion import ClassCounts, class_scores, class_table, confusion_matrix, image_iou
-from tasks.pixels_and_regions import MEANS, ClassMeans
 from tasks.tables import Column, Table
+from tasks.task import Scores
 
+MEANS = (Column("mean_iou", "mean IoU"), Column("mean_dice", "mean Dice"))
 COUNTS = 4  # columns of `PartlyLabeledScores.sums` behind the confusion matrix
+
+
+class ClassMeans(Scores):
+    """Scores of classes; models are compared by the mean IoU.
+
+    Args:
+        names: the classes.
+        sums: numbers of pixels, int64; the subclass defines their shape.
+        by_image: (images, 1), the mean IoU of each image.
+
+    Attributes:
+        shows_errors: whether tables have columns of the missed and the wrongly found pixels.
+    """
+
+    compared = MEANS[0]
+    headline: Sequence[Column] = MEANS
+    beside_image = ("mean_iou", "mean_dice")
+    recorded_by_name = ("iou", "dice")
+    shows_errors: ClassVar[bool] = False
+
+    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        super().__init__(sums, by_image)
+        self.names = tuple(names)
+
+    @property
+    @abstractmethod
+    def counts(self) -> ClassCounts:
+        """The pixels that each class is scored by."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """`confusion.class_scores`: means by name, and a list over the classes by metric."""
+        return class_scores(self.counts)
+
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        values = self.values
+        by_name = {}
+        for index, name in enumerate(self.names):
+            by_name[name] = {key: values[key][index] for key in self.recorded_by_name}
+        return by_name
+
+    @property
+    def unfound(self) -> list[str]:
+        is_unfound = (self.counts.truth > 0) & (self.counts.hits == 0)
+        return [self.names[index] for index in is_unfound.nonzero()[:, 0].tolist()]
+
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        values = self.values | (boundary or {})
+        return [class_table("Classes", "class", self.names, values, self.counts, errors=self.shows_errors)]
 
 
 class ClassScores(ClassMeans):
@@ -38,11 +90,6 @@ class ClassScores(ClassMeans):
     def counts(self) -> ClassCounts:
         return ClassCounts.from_matrix(self.matrix)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """`confusion.class_scores`: means by name, and a list over the classes by metric."""
-        return class_scores(self.counts)
-
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}
 
@@ -54,10 +101,6 @@ class ClassScores(ClassMeans):
         if has_others and len(predicted) == 1:
             return f"only {predicted[0]!r} was predicted"
         return ""
-
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        values = self.values | (boundary or {})
-        return [class_table("Classes", "class", self.names, values, self.counts)]
 
 
 class PartlyLabeledScores(ClassScores):

@@ -10,7 +10,7 @@ from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
 from tasks.decoder import Decoded
-from tasks.drawing import class_colors, outlined_overlay
+from tasks.drawing import class_colors
 from tasks.polygons import Properties
 from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
@@ -32,6 +32,8 @@ class ClassFormat(MaskFormat):
         return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        if labels.ndim == 3 and self.class_map.has_colors:
+            raise ImageError("the model's classes are colors, which the mask of a volume cannot hold")
         return self.class_map.decode(labels)
 
     def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
@@ -44,10 +46,3 @@ class ClassFormat(MaskFormat):
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         value = self.class_map.values[number - 1]
         return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
-
-    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        return outlined_overlay(image, drawn, self.colors)
-
-    def check_volume(self, name: str) -> None:
-        if isinstance(self.class_map.values[0], tuple):
-            raise ImageError(f"{name}: the model's classes are colors, which the mask of a volume cannot hold")

@@ -25,11 +25,11 @@ from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
+from tasks.losses import class_weight_tensor
 from tasks.objects.check import CHECKS
 from tasks.objects.labels import AnnotatedObjects, LabeledObjects, label_classes, label_numbers, touching_pairs
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
-from tasks.pixels_and_regions import class_weight_tensor
 from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED_MASKS = 64  # masks whose objects are measured

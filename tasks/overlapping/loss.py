@@ -11,10 +11,9 @@ from data_utils.config import OVERLAPPING
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.losses import RegionSums
+from tasks.losses import PixelsAndRegions, RegionSums
 from tasks.overlapping.scores import OverlapScores, RegionScores, count_bits, planes
 from tasks.overlapping.target import OverlapTarget, Region, region_bits
-from tasks.pixels_and_regions import PixelsAndRegions
 from unet.config import UNetConfig
 
 

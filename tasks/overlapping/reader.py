@@ -22,10 +22,10 @@ from data_utils.targets.sides import Sides, find_sides
 from runtime.errors import DataError, SettingsError
 from tasks.classes import check as class_checks
 from tasks.classes.reader import classes_kept
+from tasks.losses import class_weight_tensor
 from tasks.overlapping.check import CHECKS
 from tasks.overlapping.loss import Overlapping, Regions
 from tasks.overlapping.target import OverlapTarget, Region, pack_target, region_bits
-from tasks.pixels_and_regions import class_weight_tensor
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.classes.scores import MEANS, ClassMeans
 from tasks.confusion import ClassCounts, class_scores, class_table, image_iou
 from tasks.overlapping.target import OverlapTarget, Region
-from tasks.pixels_and_regions import MEANS, ClassMeans
 from tasks.tables import Column, Table
 
 PIXELS_AT_ONCE = 2**22  # each pixel takes some bytes while its bits are counted
@@ -67,6 +67,7 @@ class OverlapScores(ClassMeans):
     """
 
     has_background = False
+    shows_errors = True
 
     def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:
         tables = self.tables(prediction, target)
@@ -93,10 +94,6 @@ class OverlapScores(ClassMeans):
     @property
     def remark(self) -> str:
         return f"nothing was found of {', '.join(self.unfound)}" if self.unfound else ""
-
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        values = self.values | (boundary or {})
-        return [class_table("Classes", "class", self.names, values, self.counts, errors=True)]
 
 
 def last_bits(bits: Tensor, classes: int) -> Tensor:

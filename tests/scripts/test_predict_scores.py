@@ -36,7 +36,7 @@ def metrics(model, photos, tmp_path_factory) -> Metrics:
     Image.fromarray(flipped).save(truth / "a.png")
     scores = []
     for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):
-        result = predict(model, [photos], folder / output, "--truth", truth, profile=profile)
+        result = predict(model, [photos], folder / output, "--truth", truth, "--boundary", profile=profile)
         assert result.returncode == 0, result.stderr
         assert "mean" in result.stdout
         scores.append(json.loads((folder / output / "metrics.json").read_text()))

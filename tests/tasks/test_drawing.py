@@ -17,10 +17,9 @@ from tasks.drawing import (
     palette,
     render_points,
     render_volume_points,
-    slices_of_interest,
     to_rgb,
     value_limits,
-    volume_page,
+    volume_overlay,
 )
 
 
@@ -176,25 +175,14 @@ def test_channels_behind_grey_or_color_are_not_shown(pixel, rgb):
     assert to_rgb(np.array([[pixel]], np.uint8)).tolist() == [[rgb]]
 
 
-def test_slices_go_through_the_largest_class_in_even_steps():
-    mask = np.zeros((12, 14, 16), np.uint8)
-    mask[0, :2, :2] = 1
-    mask[3:8, 0:9, 4] = 2
-    mask[9:] = 255
-    assert slices_of_interest(mask, 3) == [[4, 5, 6], [2, 4, 6], [4, 4, 4]]
-    nothing = np.zeros((7, 9, 11), np.uint8)
-    nothing[0] = 255
-    assert slices_of_interest(nothing, 1) == [[3], [4], [5]]
-    assert slices_of_interest(np.ones((5, 5, 5), np.uint8), 2) == [[1, 3]] * 3
-
-
-def test_a_page_shows_the_right_at_the_left():
-    image = np.full((4, 40, 40, 1), 40, np.uint8)
+def test_the_overlay_of_a_volume_shows_what_is_most_in_three_slices_right_at_the_left():
+    voxels = np.full((4, 40, 40, 1), 40, np.uint8)
     mask = np.zeros((4, 40, 40), np.uint8)
     mask[1:, 10:30, 20:36] = 1
     colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
-    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
-    rows, columns = np.nonzero((page[:320] != 40).any(axis=2))
+    picture = volume_overlay(voxels, mask, colors, (5.0, 1.0, 1.0))
+    assert picture.shape == (8 * 60, 8 * 60, 3)
+    rows, columns = np.nonzero((picture[:320, :320] != 40).any(axis=2))
     assert [rows.min(), rows.max(), columns.min(), columns.max()] == [80, 239, 32, 159]
 
 
@@ -221,25 +209,16 @@ def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others
     assert np.flatnonzero(is_first).tolist() == list(range(25 - thickness, 25))
 
 
-def centers(picture: np.ndarray) -> list[list[float]]:
-    """(row, column) of the middle of what is drawn on each of three black planes side by side."""
-    planes = np.split(picture.any(axis=2), 3, axis=1)
-    return [np.argwhere(plane).mean(axis=0).tolist() for plane in planes]
-
-
-def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_plane_superior_and_anterior_up():
-    voxels = np.zeros((8, 8, 8, 1), np.uint8)
-    place = np.array([[1.0, 2.0, 6.0]])
-    is_there = np.array([True])
-    # a voxel is 45 pixels wide, and its middle is the 22nd
-    z, y, x = 45 * (7 - 1) + 22, 45 * (7 - 2) + 22, 45 * 6 + 22
-    expected = [[y, x], [z, x], [z, 45 * 2 + 22]]
-    assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there)) == expected
-    assert centers(render_volume_points(voxels, (1.0, 1.0, 1.0), place, ~is_there, place, is_there)) == expected
-    voxels[1, 2, 6] = 255  # the planes go through what is found where nothing is true
-    picture = render_volume_points(voxels, (1.0, 1.0, 1.0), place, is_there, place, ~is_there)
-    assert picture[y + 20, x + 20].all()
-    assert picture[z + 20, 362 + x + 20].all()
+@pytest.mark.parametrize("is_found", [True, False], ids=["found", "true"])
+def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_slice(is_found):
+    place, found = np.array([[1.0, 2.0, 6.0]]), np.array([is_found])
+    picture = render_volume_points(np.zeros((8, 8, 8, 1), np.uint8), (1.0, 1.0, 1.0), place, found, place, ~found)
+    # 16 x 16 voxels of 30 x 30 pixels: axial, to its right sagittal, below it coronal
+    parts = (picture[:240, :240], picture[:240, 240:], picture[240:, :240])
+    centers = [np.argwhere(part.any(axis=2)).mean(axis=0) for part in parts]
+    voxels = np.array([[5, 1], [5, 1], [6, 1]])
+    np.testing.assert_allclose(centers, 30 * (voxels + 0.5) - 0.5, atol=1)
+    assert not picture[240:, 240:].any()
 
 
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():

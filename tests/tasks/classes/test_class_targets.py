@@ -12,7 +12,7 @@ from data_utils.config import DataConfig
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import SettingsError
 from tasks.classes.reader import ClassReader
-from tasks.pixels_and_regions import class_weight_tensor
+from tasks.losses import class_weight_tensor
 
 BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
 TWO = ClassMap(("a", "b"), (1, 2), None)

@@ -1,6 +1,6 @@
 """Classes that may overlap: loss and scores against written-out ones, exact however they are split.
 
-Modules: tasks/pixels_and_regions.py, tasks/overlapping/decode.py, data_utils/bits.py, tasks/overlapping/loss.py,
+Modules: tasks/overlapping/decode.py, data_utils/bits.py, tasks/overlapping/loss.py,
 tasks/overlapping/scores.py, tasks/overlapping/target.py.
 """
 

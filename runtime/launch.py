@@ -120,6 +120,8 @@ def _device_has_bf16(suits_cpus: bool) -> bool:
     """Whether this process's device has instructions for bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
     if torch.accelerator.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    if not hasattr(torch.cpu, "get_capabilities"):  # torch 2.6 does not tell
+        return False
     has = torch.cpu.get_capabilities()
     return suits_cpus and bool(has.get("avx512_bf16") or has.get("amx_bf16"))
 
@@ -231,11 +233,11 @@ def allow_graphs(falls_back: bool = False) -> None:
     from torch._dynamo import config  # takes a second
     from torch._functorch import config as gradient_config
 
-    config.recompile_limit = MOST_GRAPHS
-    config.accumulated_recompile_limit = MOST_GRAPHS
+    config.cache_size_limit = MOST_GRAPHS  # the name by which all versions know recompile_limit
+    config.accumulated_cache_size_limit = MOST_GRAPHS
     config.suppress_errors = falls_back
-    gradient_config.force_non_lazy_backward_lowering = falls_back  # else errors of backward passes come too late
     if falls_back:
+        gradient_config.force_non_lazy_backward_lowering = True  # else errors of backward passes come too late
         torch._logging.set_logs(dynamo=logging.ERROR)  # else each shape of each block warns in some hundred lines
 
 
@@ -311,9 +313,11 @@ def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
 
 def _convolves_in_tf32() -> bool:
     """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs with TF32."""
-    if torch.backends.cudnn.conv.fp32_precision != "tf32" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+    cudnn = torch.backends.cudnn
+    is_on = cudnn.conv.fp32_precision == "tf32" if hasattr(cudnn, "conv") else cudnn.allow_tf32  # torch before 2.9
+    if not is_on or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         return False
-    return torch.cuda.is_tf32_supported()
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def say_profile(profile: dict[str, Any]) -> None:

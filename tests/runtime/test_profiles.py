@@ -246,7 +246,7 @@ def test_the_profile_says_in_what_a_gpu_convolves(
     launched, monkeypatch, device, precision, variable, supported, set_to, said
 ):
     launched(gpus=1, **({} if variable is None else {"NVIDIA_TF32_OVERRIDE": variable}))
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0) if supported else (7, 5))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: supported)
     products = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", products.append)

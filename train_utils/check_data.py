@@ -33,7 +33,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     """
     data = open_data(replace(config, allow_unpaired=True))
     splits = (data.train, data.val)
-    findings = examine(splits, data.targets, data.classes, data.config, decodes=True, trusts_values=data.trusts_values)
+    findings = examine(data, decodes=True)
     warnings = data.warnings + find_warnings(findings)
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:

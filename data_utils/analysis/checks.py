@@ -28,11 +28,13 @@ COORDINATES = {
 
 
 def find_warnings(findings: Findings) -> tuple[str, ...]:
-    """The lines of all checks; none if the meaning of the masks is unclear."""
+    """The lines of all checks; none of a sample of a stream, and none if the meaning of the masks is unclear."""
+    is_sample = findings.data.train not in findings.records
+    if findings.reader is None or is_sample:
+        return ()
     lines: list[str] = []
-    if findings.reader is not None:
-        for check in (*CHECKS, *findings.reader.checks):
-            lines += check(findings)
+    for check in (*CHECKS, *findings.reader.checks):
+        lines += check(findings)
     return tuple(lines)
 
 
@@ -59,24 +61,13 @@ def objects_without_pixels(findings: Findings) -> Iterator[str]:
     # where the numbers differ, some objects are left out
     if not summaries or has_problems or images not in (0, sum(map(len, splits))):
         return
-    instances: Counter[str] = Counter()
-    for summary in summaries:
-        instances.update(summary.instances)
-    covered_pixels = {}
-    for value, name in splits[0].metadata.classes:
-        covered_pixels[f"class {name}"] = findings.pixels.get(value, 0)
-    counts = {f"class {name}": count for name, count in instances.items()}
-    # masks of several classes, which may be some of the annotated ones alone
-    if splits[0].metadata.task is not None:
-        if findings.config.classes:
-            return
-        covered_pixels = {"all classes": sum(count for value, count in findings.pixels.items() if value)}
-        counts = {"all classes": sum(instances.values())}
+    objects = sum(sum(summary.instances.values()) for summary in summaries)
+    covered = sum(count for value, count in findings.pixels.items() if value)
     texts: list[str] = []
-    for name, covered in covered_pixels.items():
-        count = counts.get(name, 0)
-        if covered <= SPECK * count > 0:
-            texts.append(f"the {count} annotated objects of {name} cover {covered} pixels in all")
+    # of masks of several classes, only the chosen ones are drawn
+    are_all_drawn = splits[0].metadata.task is None or not findings.data.config.classes
+    if are_all_drawn and covered <= SPECK * objects > 0:
+        texts.append(f"the {objects} annotated objects cover {covered} pixels in all")
     annotated = sum(summary.annotated for summary in summaries if summary.instances)
     blank = annotated
     for split in findings.splits:

@@ -1,6 +1,5 @@
 """A data set and the facts needed before the first step: sizes, classes, channels, normalization."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -9,11 +8,10 @@ import numpy as np
 from data_utils.analysis.checks import find_warnings
 from data_utils.analysis.content import sampled_indices
 from data_utils.analysis.distinct_rows import rows_as_text
-from data_utils.analysis.findings import Findings, examination_rules, examine
+from data_utils.analysis.findings import Findings
 from data_utils.analysis.inspect_record import ClassLocations
-from data_utils.analysis.inspection import SplitInspection, inspect_split
+from data_utils.analysis.inspection import SplitInspection
 from data_utils.analysis.normalization import (
-    STATISTICS_IMAGES,
     Normalization,
     measure_normalization,
     target_spacing,
@@ -21,15 +19,13 @@ from data_utils.analysis.normalization import (
     volume_normalization,
 )
 from data_utils.class_map import ClassFields
-from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords, Records
+from data_utils.sources.records import Records
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.console import counted, listing
 from unet.config import IGNORE_INDEX, MaskValue, NetworkAxes, Preprocess, level_axes
 
-SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 NO_CLASSES: ClassFields = {
     "class_names": (),
     "class_values": (),
@@ -160,29 +156,25 @@ class DatasetInfo:
         return text
 
 
-def inspect_files(
-    train: Records,
-    val: Records,
-    targets: type[TargetReader],
-    config: DataConfig,
-    classes: NamedClasses,
-    *,
-    trusts_values: bool = False,
-) -> DatasetInfo:
-    """Inspect files that can be read before training; `trusts_values` is the one of `examine`.
-
-    Raises DataError for files that cannot be used, and for masks whose meaning is unclear.
-    """
-    findings = examine((train, val), targets, classes, config, trusts_values=trusts_values)
+def measure(findings: Findings) -> DatasetInfo:
+    """The facts of a data set whose files can all be used, or are skipped; else raises DataError."""
     findings.raise_problems()
+    train, val, config, *_ = findings.data
     reader = findings.known_reader
-    train_split, val_split = (_split(inspection, reader) for inspection in findings.splits)
     inspection = findings.splits[0]
     if train.dims == 3:
         modality = train.metadata.modality
         normalization = volume_normalization(inspection.channels, inspection.foreground, modality, config)
     else:
-        normalization = measure_normalization(train, config, inspection.problems)
+        normalization = measure_normalization(inspection.records, config, inspection.problems)
+    looked_at = {id(split.records): split for split in findings.splits}
+    splits = []
+    for records in (train, val):
+        if id(records) in looked_at:
+            splits.append(_split(looked_at[id(records)], reader))
+        else:
+            splits.append(Split(records, np.zeros((len(records), 2), np.int32)))
+    train_split, val_split = splits
     return DatasetInfo(config, train_split, val_split, reader, normalization, find_warnings(findings))
 
 
@@ -197,40 +189,6 @@ def _split(inspection: SplitInspection, reader: TargetReader) -> Split:
     bad = {i: problem.text for i, problem in inspection.problems.items()}
     spacings = usable_spacings(inspection.spacings) if are_volumes else None
     return Split(records, inspection.usable_sizes(), bad, locations, spacings)
-
-
-def sample_stream(
-    train: Records, val: Records, targets: type[TargetReader], config: DataConfig, classes: NamedClasses
-) -> DatasetInfo:
-    """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
-    sample = _random_sample(train, config.seed)
-    findings = examine([sample], targets, classes, config, is_sample=True)
-    findings.raise_problems()
-    reader = findings.known_reader
-    normalization = measure_normalization(sample, config, findings.splits[0].problems)
-    train_split, val_split = (Split(records, np.zeros((len(records), 2), np.int32)) for records in (train, val))
-    if not config.image_size:
-        rules = examination_rules(targets, config, is_training=False)
-        inspection = inspect_split(val, "checking validation files", rules, has_names=bool(classes))
-        inspection.exclude_unreadable(reader)
-        Findings(config, bool(classes), [inspection]).raise_problems()
-        val_split = _split(inspection, reader)
-    return DatasetInfo(config, train_split, val_split, reader, normalization)
-
-
-def _random_sample(stream: Records, seed: int) -> ListRecords:
-    """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
-    assert stream.group_sizes is not None
-    rng = np.random.default_rng(seed)
-    sizes = stream.group_sizes
-    groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
-    firsts = np.cumsum(sizes) - sizes
-    share = math.ceil(STATISTICS_IMAGES / len(groups))
-    sample = []
-    for group in groups:
-        for index in rng.permutation(sizes[group])[:share]:
-            sample.append(stream[int(firsts[group] + index)])
-    return ListRecords(sample)
 
 
 def list_locations(

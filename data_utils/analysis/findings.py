@@ -1,21 +1,47 @@
 """What one look at all files of a data set finds: the meaning of its masks, and all mistakes in them."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import SplitInspection, inspect_split, pixels_by_labels, total_pixels
+from data_utils.analysis.normalization import STATISTICS_IMAGES
 from data_utils.analysis.problems import Problem
 from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.class_map import ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.sources.records import LabelSet, Records
+from data_utils.sources.records import LabelSet, ListRecords, Records
 from data_utils.targets.reader import TargetReader
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
 USES = ("training", "validation")
+SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
+
+
+class OpenedData(NamedTuple):
+    """A data set whose task is known, before its files are looked at.
+
+    Args:
+        config: with the task.
+        targets: the reader of the task's targets.
+        classes: the classes that --classes or the data set names.
+        trusts_values: whether a flag says that all values of masks are classes.
+        warnings: lines on likely mistakes.
+    """
+
+    train: Records
+    val: Records
+    config: DataConfig
+    targets: type[TargetReader]
+    classes: NamedClasses = ()
+    trusts_values: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -23,15 +49,13 @@ class Findings:
     """What was found in a data set.
 
     Args:
-        has_names: whether the classes are named, by a flag or by the data set.
         splits: the inspections of the splits whose masks do not hold too many values together.
         pixels: how many pixels of the masks hold each value, also of masks that make no target.
         mistakes: of no single file: masks of too many values together, and masks whose meaning is unclear.
         reader: reads the targets and knows their meaning; None if it is unclear.
     """
 
-    config: DataConfig
-    has_names: bool
+    data: OpenedData
     splits: list[SplitInspection] = field(default_factory=list)
     pixels: dict[MaskValue, int] = field(default_factory=dict)
     mistakes: list[Problem] = field(default_factory=list)
@@ -56,7 +80,7 @@ class Findings:
     def raise_problems(self) -> None:
         """Raises DataError for mistakes, and for problems unless --on-bad-sample skips them and records are left."""
         for split in self.splits:
-            split.raise_problems(skips=bool(self.config.skipped_errors))
+            split.raise_problems(skips=bool(self.data.config.skipped_errors))
         for mistake in self.mistakes:
             raise DataError(mistake.text)
 
@@ -64,69 +88,59 @@ class Findings:
 Check = Callable[[Findings], Iterator[str]]  # it gives a line for each likely mistake of one kind
 
 
-def examine(
-    splits: Sequence[Records],
-    targets: type[TargetReader],
-    classes: NamedClasses,
-    config: DataConfig,
-    *,
-    decodes: bool = False,
-    is_sample: bool = False,
-    trusts_values: bool = False,
-) -> Findings:
-    """Look at all files of the splits, of which the first trains, and understand their masks.
+def examine(data: OpenedData, *, decodes: bool = False) -> Findings:
+    """Look at all files of both splits, and understand their masks.
+
+    Of a stream, only a sample of the training images is read, and the validation images where their sizes are needed.
 
     Args:
-        classes: the classes that --classes or the data set names.
-        decodes: whether each image is decoded whole, and nothing is taken from the cache.
-        is_sample: whether the records are a sample of a stream: other masks may hold the usual ignored value, 255.
-        trusts_values: whether a flag says that all values of masks are classes.
+        decodes: whether each image is decoded whole, also of a stream, and nothing is taken from the cache.
     """
-    findings = Findings(config, bool(classes))
-    for number, records in enumerate(splits):
-        rules = examination_rules(targets, config, is_training=number == 0, decodes=decodes)
-        title = f"checking {USES[number]} files"
+    config = data.config
+    is_sample = data.train.is_stream and not decodes
+    splits = [data.train, data.val]
+    if is_sample:
+        splits = [_random_sample(data.train, config.seed)]
+        if not config.image_size:
+            splits.append(data.val)
+    findings = Findings(data)
+    limits_values = data.targets.has_classes and config.outside_rule is None
+    for use, records in zip(USES, splits, strict=False):
+        # validation images are not cropped, so that they are not read in windows
+        rules = Rules(limits_values, windows=config.may_crop and use == "training", decodes=decodes)
         try:
-            findings.splits.append(inspect_split(records, title, rules, has_names=findings.has_names))
+            split = inspect_split(records, f"checking {use} files", rules, has_names=bool(data.classes))
+            findings.splits.append(split)
         except DataError as error:
             findings.mistakes.append(Problem("too many mask values", str(error)))
-    if not findings.splits:
-        return findings
+    counted = findings.splits[:1] if is_sample else findings.splits
     try:
-        findings.pixels = total_pixels(findings.splits)
-        if targets.has_classes and not classes and not trusts_values:
-            check_masks(findings.splits, findings.pixels)
-        if is_sample:
-            reader = _reader_of_sample(findings.pixels, targets, classes, config)
-        else:
-            reader = targets.from_records(splits[0], findings.pixels, classes, config)
+        findings.pixels = total_pixels(counted)
+        reader = _understand(findings, is_sample)
     except DataError as error:
         findings.mistakes.append(Problem("classes", str(error)))
         return findings
     for split in findings.splits:
         split.exclude_unreadable(reader)
-    findings.reader = _read_labels(reader.with_pixels(total_pixels(findings.splits)), findings.splits)
+    findings.reader = _read_labels(reader.with_pixels(total_pixels(counted)), counted)
     return findings
 
 
-def examination_rules(
-    targets: type[TargetReader], config: DataConfig, *, is_training: bool, decodes: bool = False
-) -> Rules:
-    """What is looked at in a split; validation images are not cropped, so that they are not read in windows."""
-    limits_values = targets.has_classes and config.outside_rule is None
-    return Rules(limits_values, config.may_crop and is_training, decodes)
+def _understand(findings: Findings, is_sample: bool) -> TargetReader:
+    """The reader of the targets. Raises DataError if the meaning of the masks is unclear."""
+    train, _, config, targets, classes, trusts_values, _ = findings.data
+    pixels = findings.pixels
+    if is_sample:
+        # masks outside the sample may hold the usual 255
+        if all(isinstance(value, int) for value in pixels):
+            pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
+        return targets.from_values(pixels, classes, config)
+    if targets.has_classes and not classes and not trusts_values:
+        check_masks(findings.splits, pixels)
+    return targets.from_records(train, pixels, classes, config)
 
 
-def _reader_of_sample(
-    pixels: dict[MaskValue, int], targets: type[TargetReader], classes: NamedClasses, config: DataConfig
-) -> TargetReader:
-    possible_pixels = pixels
-    if all(isinstance(value, int) for value in pixels):
-        possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    return targets.from_values(possible_pixels, classes, config)
-
-
-def _read_labels(reader: TargetReader, splits: Sequence[SplitInspection]) -> TargetReader:
+def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetReader:
     """The reader that also knows which classes each image is labeled for; unchanged if all images have all labels."""
     place_by_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
@@ -136,6 +150,21 @@ def _read_labels(reader: TargetReader, splits: Sequence[SplitInspection]) -> Tar
     if not place_by_set:
         return reader
     return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(splits))
+
+
+def _random_sample(stream: Records, seed: int) -> ListRecords:
+    """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
+    assert stream.group_sizes is not None
+    rng = np.random.default_rng(seed)
+    sizes = stream.group_sizes
+    groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
+    firsts = np.cumsum(sizes) - sizes
+    share = math.ceil(STATISTICS_IMAGES / len(groups))
+    sample = []
+    for group in groups:
+        for index in rng.permutation(sizes[group])[:share]:
+            sample.append(stream[int(firsts[group] + index)])
+    return ListRecords(sample)
 
 
 def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Collection[int]:

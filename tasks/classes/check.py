@@ -28,7 +28,7 @@ MIN_NOTABLE_SHARE = 0.01  # of the labeled pixels: a smaller one is the width of
 
 def mixed_binary_encodings(findings: Findings) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255, which is then ignored. Masks that we render have one encoding."""
-    if findings.config.ignore_index:
+    if findings.data.config.ignore_index:
         return
     for records in findings.records:
         if isinstance(records[0]["target"], RenderedMask):
@@ -48,7 +48,7 @@ def mixed_binary_encodings(findings: Findings) -> Iterator[str]:
 def unlabeled_255(findings: Findings) -> Iterator[str]:
     """255, which often marks unlabeled pixels, as a class beside small numbers, or ignored in many pixels."""
     class_map = findings.class_map
-    if class_map is None or findings.has_names or findings.config.ignore_index:
+    if class_map is None or findings.data.classes or findings.data.config.ignore_index:
         return
     share = findings.pixels.get(IGNORE_INDEX, 0) / max(1, sum(findings.pixels.values()))
     other_values = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
@@ -73,7 +73,7 @@ def absent_classes(findings: Findings) -> Iterator[str]:
         values = set().union(*(content.values for content, _, _ in split.used_contents()))
         present.append(set(map(class_map.index_of, values)))
     numbered_names = list(enumerate(class_map.names))
-    if findings.config.classes:
+    if findings.data.config.classes:
         of_all_masks = set(map(class_map.index_of, findings.pixels))
         missing = [name for index, name in numbered_names if index not in of_all_masks]
         if missing:
@@ -109,7 +109,7 @@ def rare_classes(findings: Findings) -> Iterator[str]:
 
 def rare_values(findings: Findings) -> list[MaskValue]:
     """The values of classes without names that so few pixels hold that they may be mistakes."""
-    if findings.class_map is None or findings.has_names:
+    if findings.class_map is None or findings.data.classes:
         return []
     threshold = RARE * sum(findings.pixels.values())
     return [value for value in findings.class_map.values if findings.pixels.get(value, 0) < threshold]

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
+from data_utils.analysis.findings import Findings, OpenedData
 from data_utils.analysis.inspect_record import Inspection, Rules, inspect_record
-from data_utils.analysis.inspection import SplitInspection
+from data_utils.analysis.inspection import SplitInspection, total_pixels
 from data_utils.analysis.problems import Problem
+from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary, ListRecords, Metadata
+from tasks.classes.reader import ClassReader
 
 PICTURE = np.zeros((4, 5), np.uint8)
 
@@ -32,6 +35,15 @@ def split_of(*pixels: dict, kind: str = "numbers", modes: list[str] | None = Non
         mode = modes[number] if modes else "L"
         split.add(number, Inspection((4, 5, 6)[: records.dims], mode, kind=kind, pixels=counts))
     return split
+
+
+def findings_of(
+    *splits: SplitInspection, reader: object, config: DataConfig | None = None, targets: type = ClassReader
+) -> Findings:
+    """What is found in these splits of a data set without named classes."""
+    records = [split.records for split in splits]
+    data = OpenedData(records[0], records[-1], config or DataConfig(), targets)
+    return Findings(data, list(splits), total_pixels(splits), reader=reader)
 
 
 def write_tiffs(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:

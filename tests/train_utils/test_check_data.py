@@ -263,14 +263,14 @@ INSIDE = (5, 5, 10, 10)
 def test_objects_that_cover_no_pixels_are_to_check(tmp_path, write, other_box, expected):
     write(tmp_path, *[other_box] * 4)
     (line,) = [line for line in check_data(DataConfig(str(tmp_path)))[0].splitlines() if "annotated objects" in line]
-    assert line.startswith("to check: the 4 annotated objects of class ")
+    assert line.startswith("to check: the 4 annotated objects cover ")
     assert expected in line
 
 
 def test_objects_that_cover_no_pixels_are_to_check_where_classes_overlap(tmp_path):
     write_coco_of(tmp_path, *[(0.1, 0.2, 0.5, 0.5)] * 4)
     report, _ = check_data(DataConfig(str(tmp_path), task="overlapping"))
-    assert "to check: the 4 annotated objects of all classes cover 4 pixels in all" in report
+    assert "to check: the 4 annotated objects cover 4 pixels in all" in report
     assert "in all" not in check_data(DataConfig(str(tmp_path), task="overlapping", classes="bee"))[0]
 
 

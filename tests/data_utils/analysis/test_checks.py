@@ -11,11 +11,10 @@ from PIL import Image
 from support.coco_files import box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.inspections import split_of
+from support.inspections import findings_of, split_of
 
 from data_utils.analysis.checks import find_warnings
-from data_utils.analysis.findings import Findings
-from data_utils.analysis.inspection import SplitInspection, total_pixels
+from data_utils.analysis.inspection import SplitInspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary
@@ -28,8 +27,7 @@ TWO = {0: 10, 1: 10}
 
 def warnings_of(*splits: SplitInspection, class_map: ClassMap = CLASSES) -> list[str]:
     """The warnings of splits whose classes have no names."""
-    pixels = total_pixels(splits)
-    return list(find_warnings(Findings(DataConfig(), False, list(splits), pixels, [], ClassReader(class_map))))
+    return list(find_warnings(findings_of(*splits, reader=ClassReader(class_map))))
 
 
 def test_good_masks_give_no_warning(tmp_path):

@@ -20,10 +20,10 @@ from support.volumes import write_msd
 from data_utils.analysis.dataset_info import (
     DatasetInfo,
     Split,
-    inspect_files,
     list_locations,
-    sample_stream,
+    measure,
 )
+from data_utils.analysis.findings import OpenedData, examine
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -164,7 +164,8 @@ class Stream(ListRecords):
 
 def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
     stream = Stream([60, 50, 70], np.eye(2, dtype=np.uint8))
-    sample_stream(stream, stream, ClassReader, DataConfig(task="classes", image_size=(8, 8)), ((0, "a"), (1, "b")))
+    config = DataConfig(task="classes", image_size=(8, 8))
+    measure(examine(OpenedData(stream, stream, config, ClassReader, ((0, "a"), (1, "b")))))
     counts, _ = np.histogram(stream.read, [0, 60, 110, 180])
     assert counts.tolist() == [43, 43, 43]
 
@@ -177,8 +178,10 @@ def square_records(side: int) -> ListRecords:
 
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    inspect_files(square_records(4), square_records(4), ClassReader, DataConfig(task="classes"), ())
-    info = inspect_files(square_records(6), square_records(6), ClassReader, DataConfig(task="classes"), ())
+    for side in (4, 6):
+        info = measure(
+            examine(OpenedData(square_records(side), square_records(side), DataConfig(task="classes"), ClassReader))
+        )
     assert info.train.sizes.tolist() == [[6, 6]] * 4
     assert info.normalization.mean == (6,)
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from support.inspections import findings_of
 
-from data_utils.analysis.findings import Findings
 from data_utils.analysis.inspect_record import Inspection
 from data_utils.analysis.inspection import SplitInspection
 from data_utils.config import DataConfig
@@ -71,7 +71,7 @@ def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tm
 def warnings_of(*splits: SplitInspection, sided_pairs=()) -> list[str]:
     """The warnings of splits in which these pairs of points change places in the mirror."""
     reader = SimpleNamespace(sided_pairs=sided_pairs)
-    return list(misplaced_points(Findings(DataConfig(), False, list(splits), reader=reader)))
+    return list(misplaced_points(findings_of(*splits, reader=reader)))
 
 
 def split_of_points(*images: list[tuple[float, float]], states=None) -> SplitInspection:

@@ -3,13 +3,11 @@
 Modules: data_utils/shapes.py, data_utils/sources/shapes.py.
 """
 
-import subprocess
-
 import numpy as np
 import pytest
 from PIL import Image
-from support.launches import launch
 
+from data_utils import shapes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
@@ -21,8 +19,15 @@ def are_same(record: dict, other: dict) -> bool:
     )
 
 
-def export(*args: object) -> subprocess.CompletedProcess:
-    return launch("-m", "data_utils.shapes", *args)
+@pytest.fixture
+def export(monkeypatch):
+    """A function that runs the script with these flags."""
+
+    def run(*flags: object) -> None:
+        monkeypatch.setattr("sys.argv", ["shapes", *map(str, flags)])
+        shapes.main()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -65,9 +70,8 @@ def test_an_index_out_of_range_is_an_index_error(index):
         Shapes(5)[index]
 
 
-def test_export_writes_images_and_masks_of_classes_in_colors_that_read_back(tmp_path):
-    result = export(tmp_path / "data", "--train", 3, "--val", 2, "--seed", 5)
-    assert result.returncode == 0, result.stderr
+def test_export_writes_images_and_masks_of_classes_in_colors_that_read_back(tmp_path, export):
+    export(tmp_path / "data", "--train", 3, "--val", 2, "--seed", 5)
     for split, records in {"train": Shapes(3, seed=5), "val": Shapes(2, seed=5, first=VAL_FIRST)}.items():
         names = [f"{record['name']}.png" for record in records]
         assert sorted(path.name for path in (tmp_path / "data" / split / "images").iterdir()) == names
@@ -89,9 +93,9 @@ def folder_in_use(tmp_path):
 @pytest.mark.parametrize(
     ("output", "flags"), [(".", ()), ("mine.txt", ()), ("new", ("--train", -1))], ids=["in use", "file", "negative"]
 )
-def test_export_refuses_to_spoil_a_folder(folder_in_use, output, flags):
-    result = export(folder_in_use / output, *flags)
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
+def test_export_refuses_to_spoil_a_folder(folder_in_use, output, flags, export, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        export(folder_in_use / output, *flags)
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert [path.name for path in folder_in_use.iterdir()] == ["mine.txt"]
     assert (folder_in_use / "mine.txt").read_text() == "kept"

@@ -30,3 +30,12 @@ def error_of(root: Path, **settings) -> str:
         load_dataset_info(DataConfig(str(root), **settings))
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def drawing_error(records: Iterable[Record], name: str) -> str:
+    """What drawing the mask of an image says, in one line."""
+    (record,) = (record for record in records if record["name"] == name)
+    with pytest.raises(DataError) as error:
+        read_mask(record["target"], name)
+    assert "\n" not in str(error.value)
+    return str(error.value)

@@ -26,6 +26,7 @@ from data_utils.sources.annotations.layout import (
     SplitPaths,
     describe_missing,
     find_file,
+    find_listed,
     number_classes,
     summarize,
     without_image_roots,
@@ -308,25 +309,17 @@ def open_records(
 ) -> Records:
     """The images that the files of a split list, each with the objects and the classes of the files that list it."""
     listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
-    missing: dict[str, None] = {}
-    repeated: list[str] = []
+    lost: dict[str, None] = {}
     listed: dict[str, str] = {}
     for number, file in enumerate(files):
-        image_folders = _image_folders(file, split)
-        for image in file.images:
-            path = find_file(image["file_name"], image_folders)
-            if path is None:
-                missing[image["file_name"]] = None
-            elif listings[path] and listings[path][-1][0] == number:
-                repeated.append(path)
-            else:
-                listings[path].append((number, image))
-                listed[path] = _listed_name(path, image_folders)
+        folders = _image_folders(file, split)
+        image_names = [image["file_name"] for image in file.images]
+        paths, missing = find_listed(image_names, partial(find_file, folders=folders), file.path)
+        lost |= dict.fromkeys(missing)
+        for index, path in paths.items():
+            listings[path].append((number, file.images[index]))
+            listed[path] = _listed_name(path, folders)
     first_file = files[0].path
-    if repeated:
-        raise DataError(
-            f"{first_file}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
-        )
     folder, names = split_paths(list(listings))
     annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
     category_names = [file.names for file in files]
@@ -356,13 +349,13 @@ def open_records(
     records = open_rows(
         (folder, first_file.parent),
         rows,
-        [f"{name}: listed, but the file is missing" for name in missing],
+        [f"{name}: listed, but the file is missing" for name in lost],
         Metadata(classes, annotations=summary),
         allow_unpaired,
         coco_sources,
         value_by_name,
         location=first_file,
-        hint=partial(describe_missing, list(missing), _image_folders(files[0], split), files[0].root),
+        hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
     )
     return with_labels(records, labels)
 

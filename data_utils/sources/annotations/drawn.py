@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,11 +147,11 @@ def drawn_size(stated: Sequence[Any], picture: tuple[int, int], location: str) -
 
 def pillow_shape(method: str, coordinates: Sequence[float], **options: Any) -> Outline:
     """What a method of Pillow's `ImageDraw` draws."""
-    return partial(_draw, method, coordinates, options)
 
+    def draw(picture: Image.Image, value: int) -> None:
+        getattr(ImageDraw.Draw(picture), method)(coordinates, fill=value, **options)
 
-def _draw(method: str, coordinates: Sequence[float], options: dict[str, Any], picture: Image.Image, value: int) -> None:
-    getattr(ImageDraw.Draw(picture), method)(coordinates, fill=value, **options)
+    return draw
 
 
 def polygon(points: np.ndarray) -> Outline:

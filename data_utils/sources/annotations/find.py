@@ -6,7 +6,7 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
-from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
+from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import DataFolder, files_by_stem, find_splits
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
@@ -29,23 +29,15 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
-    splits_by_format: dict[str, SplitPaths] = {}
-    for name, (find, _) in FORMATS.items():
-        splits = find(root, named_splits)
-        if splits:
-            splits_by_format[name] = splits
-    if not splits_by_format:
-        return {}
-    if len(splits_by_format) > 1:
-        examples: list[str] = []
-        for name, splits in splits_by_format.items():
-            _, path = next(iter(splits.values()))
-            examples.append(f"{name} ({path})")
-        example_list = ", ".join(examples)
-        raise DataError(f"{root} holds annotations of {len(examples)} formats: {example_list}; keep one of them")
-    name, splits = splits_by_format.popitem()
-    _, load = FORMATS[name]
-    return load(root, splits, allow_unpaired)
+    splits_by_format = {name: find(root, named_splits) for name, (find, _) in FORMATS.items()}
+    found = {name: splits for name, splits in splits_by_format.items() if splits}
+    if len(found) > 1:
+        examples = [f"{name} ({next(iter(splits.values()))[1]})" for name, splits in found.items()]
+        raise DataError(f"{root} holds annotations of {len(found)} formats: {', '.join(examples)}; keep one of them")
+    for name, splits in found.items():
+        _, load = FORMATS[name]
+        return load(root, splits, allow_unpaired)
+    return {}
 
 
 def find_annotated(folder: DataFolder) -> SplitOpeners:

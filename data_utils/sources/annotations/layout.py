@@ -14,7 +14,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.folder import children, composed, split_folders, splits_below, walk, wanted_splits
 from data_utils.sources.records import AnnotationSummary, FileRow, Sources
-from runtime.console import listing
+from runtime.console import counted, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
@@ -71,6 +71,29 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
                 if os.path.isfile(path):
                     return path
     return None
+
+
+def find_listed(
+    names: Sequence[str], find: Callable[[str], str | None], location: Path
+) -> tuple[dict[int, str], list[str]]:
+    """The file of each listed image by its index, and the names of those that are not there.
+
+    `find` gives the file of a name. Raises DataError, with `location`, if files are listed more than once.
+    """
+    paths: dict[int, str] = {}
+    missing: list[str] = []
+    for index, name in enumerate(names):
+        path = find(name)
+        if path is None:
+            missing.append(name)
+        else:
+            paths[index] = path
+    repeated = [path for path, count in Counter(paths.values()).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"{location}: lists {counted(len(repeated), 'image')} more than once: {listing(repeated, separator='; ')}"
+        )
+    return paths, missing
 
 
 def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -> str:

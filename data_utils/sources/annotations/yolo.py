@@ -22,6 +22,7 @@ from data_utils.sources.annotations.layout import (
     SplitPaths,
     annotated_rows,
     find_file,
+    find_listed,
     folder_in,
     number_classes,
     paired_folders,
@@ -164,14 +165,10 @@ def open_records(
     if images.is_dir():
         names = list(files_by_stem(images, "images").values())
     else:
-        paths: list[str] = []
-        for entry in dict.fromkeys(line.strip() for line in lines_of(images) if line.strip()):
-            path = find_file(entry, [str(root)])
-            if path is None:
-                unpaired.append(f"{entry}: listed in {images.name}, but the file is missing")
-            else:
-                paths.append(path)
-        folder, names = split_paths(paths)
+        listed = list(dict.fromkeys(line.strip() for line in lines_of(images) if line.strip()))
+        paths, missing = find_listed(listed, partial(find_file, folders=[str(root)]), images)
+        unpaired += [f"{name}: listed in {images.name}, but the file is missing" for name in missing]
+        folder, names = split_paths(list(paths.values()))
     labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     stems = [composed(os.path.splitext(name)[0]) for name in names]

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, PointSource, VolumeFile
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.annotations.layout import describe_missing, find_file
+from data_utils.sources.annotations.layout import describe_missing, find_file, find_listed
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.points import csv_tables, files, nnlandmark
@@ -173,22 +172,14 @@ def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaire
     they are allowed, and for those that do not go with the points.
     """
     folders = _image_folders(root, table)
-    test_images = children(root).get("imagests")
-    path_by_row: dict[int, str] = {}
-    unpaired: list[str] = []
-    missing: list[str] = []
-    for row, image in enumerate(table.images):
-        path = _find_image(image, folders)
-        if path is not None:
-            path_by_row[row] = path
-        elif not test_images or not _find_image(image, [str(test_images)]):  # nnLandmark's file lists these, too
-            missing.append(image)
-            unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
     location = Path(table.files[0])
+    path_by_row, missing = find_listed(table.images, partial(_find_image, folders=folders), location)
+    test_images = children(root).get("imagests")
+    if test_images:  # nnLandmark's file lists these, too
+        missing = [image for image in missing if _find_image(image, [str(test_images)]) is None]
+    file_by_image = dict(zip(table.images, table.files, strict=True))
+    unpaired = [f"{name}: listed in {Path(file_by_image[name]).name}, but the file is missing" for name in missing]
     paths = list(path_by_row.values())
-    repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
-    if repeated:
-        raise DataError(f"{location}: lists {len(repeated)} images more than once: {listing(repeated, separator='; ')}")
     dims = {3 if is_volume(path) else 2 for path in paths}
     if len(dims) > 1:
         raise DataError(f"{location}: lists images and volumes; give a data set of each")

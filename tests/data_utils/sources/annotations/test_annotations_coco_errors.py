@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.annotations import error_of
+from support.annotations import drawing_error, error_of, loaded
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco, write_splits
 
 from data_utils.config import DataConfig
@@ -50,10 +50,16 @@ BAD_OBJECTS = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_an_image_of_a_bad_object_is_a_bad_sample(folder, wrong, message):
+def test_an_object_that_cannot_be_drawn_is_named(folder, wrong, message):
     file = write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
-    assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder)
-    assert message in error_of(folder)
+    assert drawing_error(loaded(folder)[0], "1.png").startswith(f"{file}: ")
+    assert message in drawing_error(loaded(folder)[0], "1.png")
+
+
+def test_an_image_of_a_bad_object_is_a_bad_sample(folder):
+    wrong, message = BAD_OBJECTS["odd"]
+    file = write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
+    assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
     report, count = check_data(DataConfig(str(folder)))
     assert count == 1
     assert message in report
@@ -148,5 +154,5 @@ def test_one_image_listed_twice_is_refused(folder):
     content = json.loads(file.read_text())
     content["images"][2]["file_name"] = "2.png"
     file.write_text(json.dumps(content))
-    assert "1 images are listed more than once" in error_of(folder)
+    assert "lists 1 image more than once" in error_of(folder)
     assert "2.png" in error_of(folder)

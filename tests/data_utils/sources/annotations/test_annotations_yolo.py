@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from support.annotations import error_of, loaded, masks
+from support.annotations import drawing_error, error_of, loaded, masks
 from support.data_sets import unnoticed_changes
 
 from data_utils.bits import unpack_bits
@@ -139,7 +139,14 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_LINES.values(), ids=BAD_LINES)
-def test_an_image_of_a_bad_line_is_a_bad_sample(folder, line, message):
+def test_a_line_that_is_no_polygon_is_named(folder, line, message):
+    file = folder / "labels/train/a.txt"
+    file.write_text(f"\n{line}\n{TREE}")
+    assert drawing_error(loaded(folder)[0], "a.jpg").startswith(f"{file}: {message}")
+
+
+def test_an_image_of_a_bad_line_is_a_bad_sample(folder):
+    line, message = BAD_LINES["box"]
     file = folder / "labels/train/a.txt"
     file.write_text(f"\n{line}\n{TREE}")
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)

@@ -4,11 +4,12 @@ Modules: data_utils/sources/annotations/labelme.py, data_utils/sources/annotatio
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from support.annotations import error_of
+from support.annotations import drawing_error, error_of, loaded
 from support.labelme_files import BOX, SIZE, SPLITS, drawn, png, shape, write_labelme, written_mask
 
 from data_utils.bits import unpack_bits
@@ -165,13 +166,24 @@ BAD_SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("wrong", "message"), BAD_SHAPES.values(), ids=BAD_SHAPES)
-def test_an_image_of_a_bad_shape_is_a_bad_sample(tmp_path, wrong, message):
+def write_bad_shape(folder: Path, wrong: dict) -> Path:
+    """Two splits of three images, of which one has a shape of no area; returns its file."""
     good = shape("cell", BOX, "rectangle")
     for split in SPLITS:
         for stem in "abc":
-            write_labelme(tmp_path / split, stem, [good])
-    file = write_labelme(tmp_path / "train", "b", [good, wrong])
+            write_labelme(folder / split, stem, [good])
+    return write_labelme(folder / "train", "b", [good, wrong])
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_SHAPES.values(), ids=BAD_SHAPES)
+def test_a_shape_that_cannot_be_drawn_is_named(tmp_path, wrong, message):
+    file = write_bad_shape(tmp_path, wrong)
+    assert drawing_error(loaded(tmp_path)[0], "b.png").startswith(f"{file}: {message}")
+
+
+def test_an_image_of_a_bad_shape_is_a_bad_sample(tmp_path):
+    wrong, message = BAD_SHAPES["circle"]
+    file = write_bad_shape(tmp_path, wrong)
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(tmp_path)
     report, count = check_data(DataConfig(str(tmp_path)))
     assert count == 1

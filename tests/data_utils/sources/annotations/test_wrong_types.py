@@ -8,6 +8,7 @@ import copy
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from data_utils.config import DataConfig
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 
-VALUES = (None, True, ["polygon"], {"a": [1]})
+VALUES = (None, ["polygon"], True, {"a": [1]})  # each place gets one of them in turn
 STEMS = "ab"
 IMAGES = [{"id": number, "file_name": f"{stem}.png", "width": 40, "height": 24} for number, stem in enumerate(STEMS)]
 OBJECT = {"id": 1, "image_id": 0, "category_id": 1, "iscrowd": 0}
@@ -84,9 +85,8 @@ def test_values_of_other_types_are_read_or_refused_in_a_line(tmp_path, name, con
     write_images(tmp_path)
     if name == "data.yaml":
         (tmp_path / "labels" / "a.txt").write_text("0 .1 .1 .5 .1 .5 .5\n1 .1 .1 .3 .1 .3 .3\n")
-    for place in places(content):
-        for value in VALUES:
-            changed = with_value(content, place, value)
-            (tmp_path / name).write_text(yaml.safe_dump(changed) if name == "data.yaml" else json.dumps(changed))
-            with suppress(DataError):
-                check_data(DataConfig(str(tmp_path), allow_unpaired=True))
+    for place, value in zip(places(content), cycle(VALUES)):
+        changed = with_value(content, place, value)
+        (tmp_path / name).write_text(yaml.safe_dump(changed) if name == "data.yaml" else json.dumps(changed))
+        with suppress(DataError):
+            check_data(DataConfig(str(tmp_path), allow_unpaired=True))

@@ -182,7 +182,7 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
         ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1\n", "line 4: has 2 cells, the heading 3; is the file"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
-        ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
+        ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 image more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
         ("scorer\nbodyparts\ncoords\na.png\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),

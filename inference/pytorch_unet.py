@@ -4,14 +4,12 @@ Pytorch-UNet is https://github.com/milesial/Pytorch-UNet: the same network under
 its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gives the same masks.
 """
 
-import pickle
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -31,9 +29,6 @@ RENAMED = {  # Pytorch-UNet's name -> our name; the numbers of down1... and up1.
     "double_conv.4.": "norm2.",
 }
 SCALE = 0.5  # Pytorch-UNet's scripts resize by this unless told otherwise
-# errors of unpickling, beside UnpicklingError, if a file is no checkpoint or is truncated
-DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
-DAMAGED += (AttributeError, AssertionError, struct.error)
 
 
 def load_pytorch_unet(path: Path, scale: float | None) -> UNet:
@@ -60,21 +55,18 @@ def load_pytorch_unet(path: Path, scale: float | None) -> UNet:
         raise ModelError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     """The entries of a file of tensors, without running any code that it may hold."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         entries = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # a file of another kind, or a part of a file, may raise anything
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code is None:
-            raise ModelError(f"{path}: is damaged, or is not a PyTorch checkpoint") from error
-        raise ModelError(
-            f"{path}: refused, unpickling it would run code ({code[1]}); save a plain state dict instead"
-        ) from error
-    except (SafetensorError, *DAMAGED) as error:  # type: ignore[misc]  # mypy knows no * here
-        raise ModelError(f"{path}: is damaged, or is not a checkpoint") from error
+            raise ModelError(f"{path}: is damaged, or is not a checkpoint") from error
+        line = f"unpickling it would run code ({code[1]}); save a plain state dict instead"
+        raise ModelError(f"{path}: refused, {line}") from error
     if not isinstance(entries, dict):
         raise ModelError(f"{path}: holds a {type(entries).__name__}, expected a state dict")
     return {str(key): value for key, value in entries.items()}
@@ -134,41 +126,30 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
     return model.eval()
 
 
-def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...]:
+def _class_values(mask_values: Any, num_classes: int) -> tuple[MaskValue, ...]:
     """The mask value of each class from Pytorch-UNet's `mask_values`: numbers, or colors as lists.
 
     Without mask values the classes are written as 0, 1, .... If there are fewer values than classes, the last classes,
     which no training mask held, get unused values.
     """
-    entries: list[Any] = []
+    values: list[Any] = []
     if mask_values is None:
-        entries = list(range(num_classes))
-    elif isinstance(mask_values, list):
-        entries = mask_values
-    are_colors = bool(entries) and isinstance(entries[0], list)
+        mask_values = list(range(num_classes))
+    entries = mask_values[:num_classes] if isinstance(mask_values, list) else []
     try:
-        values = [_mask_value(entry, are_colors) for entry in entries][:num_classes]
+        for value in entries:
+            # alpha is dropped, as in all masks that are read
+            values.append(tuple(map(int, value[:3])) if isinstance(value, list) else int(value))
     except (TypeError, ValueError):
         values = []
-    if not _are_mask_values(values, are_colors):
+    are_colors = all(isinstance(value, tuple) and len(value) == 3 for value in values)
+    are_numbers = all(isinstance(value, int) for value in values)
+    levels = np.ravel(values) if are_colors or are_numbers else np.array([-1])
+    largest = 255 if are_colors else 65535
+    if not values or len(set(values)) < len(values) or levels.min() < 0 or levels.max() > largest:
         raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colors, one for each class")
     for level in range(256):
         value = (level, level, level) if are_colors else level
         if len(values) < num_classes and value not in values:
             values.append(value)
     return tuple(values)
-
-
-def _mask_value(entry: Any, is_color: bool) -> Any:
-    if is_color:
-        return tuple(map(int, entry[:3]))  # alpha is dropped, as in all masks that are read
-    return int(entry)
-
-
-def _are_mask_values(values: list[Any], are_colors: bool) -> bool:
-    """Whether there are values, all of them distinct and within the range of a mask's pixels."""
-    if not values or len(set(values)) != len(values):
-        return False
-    if are_colors:
-        return all(len(color) == 3 and min(color) >= 0 and max(color) <= 255 for color in values)
-    return all(0 <= value <= 65535 for value in values)

@@ -38,7 +38,7 @@ ROOMS = {
         "pack shapes",
     ),
     "inference": (
-        "pytorch_unet onnx_network",
+        "pytorch_unet",
         "models network_inputs tiling",
         "views",
         "predictor",

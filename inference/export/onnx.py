@@ -10,7 +10,7 @@ import torch
 
 from inference.export.graph import ExportedNetwork, describe
 from inference.export.proof import Answer, check_answers, expected_logits, import_package, proof_images
-from inference.onnx_network import PREPARE, open_session
+from inference.models import PREPARE, open_session
 from runtime.files import replace_path
 from unet.config import UNetConfig
 from unet.model import UNet

@@ -11,8 +11,7 @@ from support.encoders import FAMILIES, build_network, network_with, pixels
 from torch import Tensor, nn
 
 from inference.export.onnx import export_onnx, write_onnx
-from inference.models import load_model
-from inference.onnx_network import OnnxNetwork
+from inference.models import OnnxNetwork, load_model
 from inference.tiling.planning import choose_tiling
 from inference.tiling.receptive_field import reach
 from inference.tiling.stream import stream_logits

@@ -11,7 +11,7 @@ from support.networks import randomized
 from torch import Tensor, nn
 
 from inference.export.onnx import write_onnx
-from inference.onnx_network import OnnxNetwork
+from inference.models import OnnxNetwork
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import BLOCKS, NORMS, fold_batch_norm
 from unet.config import level_axes

@@ -1,6 +1,6 @@
 """train.py, launched as a user would: what it writes, and what it promises about profiles.
 
-Modules: train_utils/start.py, train_utils/start.py.
+Modules: train_utils/start.py, train_utils/step.py.
 """
 
 import json

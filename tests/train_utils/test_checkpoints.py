@@ -1,6 +1,6 @@
 """Checkpoints are complete or absent: what is kept, what a damaged one leads to, and what a run goes on from.
 
-Module: train_utils/checkpoints.py.
+Modules: train_utils/checkpoints.py, train_utils/run_state.py.
 """
 
 import json
@@ -279,3 +279,14 @@ def test_a_checkpoint_survives_its_file_without_the_environment_of_its_run(tmp_p
     (tmp_path / "state.json").write_text(json.dumps(content | {"model": []}))
     with pytest.raises(ValueError, match=r"^the config is \[\], expected an object$"):
         Checkpoint.read(tmp_path)
+
+
+OLD = {"step": 4, "best": 0.5, "best_matrix": [[1, 0], [0, 1]], "best_images": [[0.5]]}
+
+
+def test_the_state_of_an_earlier_version_is_read_and_that_of_a_later_one_refused():
+    state = RunState.from_json(OLD)
+    assert state.best_scores == {"sums": [[1, 0], [0, 1]], "by_image": [[0.5]]}
+    assert (state.step, state.skipped, state.window) == (4, 0, LossWindow())
+    with pytest.raises(ValueError, match=r"its run holds wheels, wings, .* made by a newer version"):
+        RunState.from_json(OLD | {"wings": 2, "wheels": 4})

@@ -29,9 +29,6 @@ from tasks.calibration import no_counts
 from tasks.classes.loss import Classes
 from tasks.classes.scores import ClassScores
 from tasks.classes.target import ClassTarget
-from tasks.landmarks.loss import Landmarks
-from tasks.objects.loss import Objects
-from tasks.overlapping.loss import Overlapping
 from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
@@ -61,14 +58,6 @@ def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_log
     }
 
 
-LONG = ("background", "n" * 3000)
-
-
-@pytest.mark.parametrize("task", [Classes(LONG), Overlapping(LONG), Landmarks(LONG), Objects(Classes(LONG))])
-def test_a_long_name_pads_no_row_of_a_table(task):
-    assert all(len(line) < 200 for line in task.new_scores(2).table().splitlines())
-
-
 @pytest.mark.parametrize(("right", "error"), [(4, 0.1)])
 def test_an_evaluation_says_how_far_confidence_is_from_truth(scores, right, error):
     scores.reliability = no_counts()
@@ -76,27 +65,6 @@ def test_an_evaluation_says_how_far_confidence_is_from_truth(scores, right, erro
     record = Evaluation(30, None, scores).record()
     assert record["eval/calibration_error"] == pytest.approx(error)
     assert record["eval/loss"] is None
-
-
-TRUTH = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
-RIGHT = torch.tensor([[[0, 0, 1, 1]]])
-WRONG = torch.tensor([[[0, 1, 1, 1]]])  # in one of three pixels
-
-
-@pytest.fixture
-def added() -> ClassScores:
-    """The scores of three images: the first is predicted wrong, the second was not added, the third is right."""
-    scores = Classes(("a", "b")).new_scores(3)
-    scores.add(RIGHT, ClassTarget(TRUTH), 2)
-    scores.add(WRONG, ClassTarget(TRUTH), 0)
-    return scores
-
-
-def test_scores_are_of_all_that_was_added(added):
-    assert added.values["pixel_accuracy"] == 5 / 6
-    assert added.sums.tolist() == [[3, 1], [0, 2]]
-    added.add(WRONG, ClassTarget(torch.full_like(TRUTH, 255)), 2)
-    assert added.image_comparison == [0.5, 0.0, 1.0]
 
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]

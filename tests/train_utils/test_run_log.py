@@ -1,12 +1,14 @@
 """metrics.jsonl, the tracker, the bar, the trace and the messages of a run that trains.
 
-Modules: train_utils/run_log.py, train_utils/metrics_log.py, train_utils/run_log.py.
+Modules: train_utils/run_log.py, train_utils/metrics_log.py.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from tensorboard.summary.writer import event_file_writer
 from runtime.errors import SettingsError, WriteError
 from train_utils import run_log
 from train_utils.metrics_log import MetricsFile
-from train_utils.run_log import RunLog, Tracker, available_tracker
+from train_utils.run_log import Meter, RunLog, Tracker, available_tracker
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
@@ -95,15 +97,6 @@ def test_bar_shows_the_best_score_from_zero_on(tmp_path):
     log.step([StepResult(4, 0.25, 1.0, False)], 0.1)
     assert log.bar.postfix == "epoch 1.3, loss 0.250, best mean IoU 0.000"
     log.close()
-
-
-def test_bottleneck_is_reported_once(tmp_path, capsys, monkeypatch):
-    state = RunState()
-    log = new_log(tmp_path, state)
-    monkeypatch.setattr(log, "bottleneck", lambda: "slow disk")
-    for state.step in (2, 4):
-        log.step([StepResult(state.step, 1.0, 1.0, False)], 0.1)
-    assert capsys.readouterr().out == "slow disk\n"
 
 
 def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path):
@@ -213,3 +206,64 @@ def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_
     log.close()
     assert (tmp_path / "traces" / "process-0.json").exists()
     log.end_step(4)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The seconds of the host's clock, which only the test changes."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def measured(clock: SimpleNamespace, *, steps: int, data: float, compute: float) -> Meter:
+    """A meter that has seen `steps` steps of 4 images after the warm-up.
+
+    Each waits `data` seconds for its data and computes `compute` seconds; before it there is an evaluation.
+    """
+    meter = Meter(Accelerator(cpu=True))
+    for step in range(3 + steps):
+        with meter.pause():
+            clock.now += 20
+        clock.now += data if step >= 3 else 100
+        meter.data_ready()
+        clock.now += compute
+        meter.end_step(4)
+    return meter
+
+
+def test_speed_is_that_of_the_steps_since_the_last_summary_but_for_warm_up_and_evaluations(clock):
+    meter = measured(clock, steps=5, data=1.0, compute=3.0)
+    assert meter.summary() == {"perf/images_per_second": 1.0, "perf/data_wait_percent": 25.0}
+    meter.data_ready()
+    clock.now += 2
+    meter.end_step(8)
+    assert meter.summary()["perf/images_per_second"] == 4.0
+
+
+def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(clock, monkeypatch):
+    meter = measured(clock, steps=2, data=1.0, compute=3.0)
+
+    def gathered(own: list[tuple]) -> list[tuple]:
+        ((window, memory),) = own
+        steps, _, seconds, _ = window
+        return [(window, memory), ([steps, 16.0, seconds, 3.0], memory), ([steps, 8.0, seconds, 0.0], memory)]
+
+    monkeypatch.setattr(run_log, "gather_object", gathered)
+    assert meter.summary() == {"perf/images_per_second": 2.0, "perf/data_wait_percent": 37.5}
+
+
+@pytest.mark.parametrize(
+    ("steps", "data", "cached", "remedy"),
+    [
+        (20, 0.25, False, "raise --num-workers from 2, or give --cache"),
+        (20, 0.25, True, "raise --num-workers from 2"),
+        (20, 0.125, False, None),
+        (19, 0.75, False, None),
+    ],
+)
+def test_a_bottleneck_takes_a_fifth_of_the_time_over_twenty_steps(clock, steps, data, cached, remedy):
+    meter = measured(clock, steps=steps, data=data, compute=1 - data)
+    meter.summary()
+    line = remedy and f"training waited for data {100 * data:.0f}% of the time: {remedy}"
+    assert meter.bottleneck(2, cached) == line

@@ -2,7 +2,6 @@
 
 import gc
 import multiprocessing
-import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
 from support.clocks import NO_CLOCK
 from support.figures import without_figures
 from support.folders import write_splits
@@ -151,42 +149,6 @@ def test_five_refused_steps_in_a_row_end_the_run(stepper):
         make_steps(run, [NAN])
 
 
-def guard_of(kind: DistributedType) -> StepGuard:
-    """A guard of a plain optimizer, as another launch has it."""
-    accelerator = SimpleNamespace(distributed_type=kind, device=torch.device("cpu"), is_main_process=True)
-    network = nn.BatchNorm2d(3)
-    optimizer = SimpleNamespace(optimizer=build_optimizer(network, "adamw", 0.1, 0.1))
-    return StepGuard(accelerator, network, optimizer, STEPS, RunState(step=7), Opened())
-
-
-def judged(guard: StepGuard, loss: float, norm: float) -> list[StepResult]:
-    """The result of a step of this loss and norm."""
-    guard.begin_step()
-    guard.judge(torch.tensor(loss), torch.tensor(norm), torch.zeros(3))
-    guard.end_step([1])
-    return guard.settle(everything=True)
-
-
-def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
-    guard = guard_of(DistributedType.DEEPSPEED)
-    assert judged(guard, 1.0, 2.0) == [StepResult(7, 1.0, 2.0, False)]
-    line = "step 7: the gradient is not finite, and DeepSpeed has made the step with it; start again with --resume auto"
-    with pytest.raises(TrainingError, match=line):
-        judged(guard, 1.0, NAN)
-    assert guard.state.skipped == 0
-
-
-NUMBERS = torch.zeros(3, dtype=torch.float64)
-
-
-def test_a_guard_that_listens_is_asked_to_stop_by_a_signal(stepper):
-    guard = guard_of(DistributedType.NO)
-    assert guard.message(NUMBERS)[0] == 0
-    signal.raise_signal(signal.SIGUSR1)
-    assert guard.message(NUMBERS)[0] == 1
-    assert guard.message(NUMBERS).dtype == torch.float64
-
-
 def poisoned(monkeypatch, *calls: int) -> None:
     """Have the loss be NaN in these calls, from 1: a memory trial on a CPU makes none."""
     count = 0
@@ -274,12 +236,3 @@ def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):
     run_train(data / "run", *flags, "--max-steps", "3")
     run = run_train(data / "run", *flags, "--max-steps", "4", "--resume", "auto")
     assert run.values("train/skipped_steps") == [0, 1, 1, 1]
-
-
-@pytest.mark.parametrize(("is_main", "milliseconds"), [(True, 90_000), (False, 0)])
-def test_only_the_main_process_tells_the_time(is_main, milliseconds):
-    guard = Stepper("sgd").guard
-    guard.schedule = SimpleNamespace(clock=SimpleNamespace(now=lambda: 90_000))
-    guard.accelerator = SimpleNamespace(is_main_process=is_main)
-    _, high, low = guard.message(torch.zeros(1)).tolist()
-    assert 65_536 * high + low == milliseconds

@@ -1,11 +1,11 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
-Modules: train_utils/settings/plan.py, train_utils/settings/plan.py, train_utils/settings/plan.py,
-train_utils/settings/train_settings.py.
+Modules: train_utils/settings/plan.py, train_utils/settings/train_settings.py.
 """
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,12 +19,13 @@ from support.splits import unread_info, unread_split
 from support.volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.sources.records import ListRecords, select
+from data_utils.sources.records import select
+from runtime.errors import SettingsError
 from runtime.settings import as_flags
-from tasks.objects.reader import ObjectReader
 from train_utils.settings import plan
-from train_utils.settings.plan import detail_kept, plan_run
+from train_utils.settings.plan import LONG, check_axes, check_scale, detail_kept, patch_size, plan_run, run_length
 from train_utils.settings.train_settings import UNPLANNED
+from unet.config import Preprocess, UNetConfig
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -137,30 +138,12 @@ def test_short_runs_have_narrow_networks_and_small_batches(few, flags, images, w
     assert settings["batch_size"] == batch_size
 
 
-def test_images_of_objects_keep_their_scale(few, monkeypatch):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
-    objects = replace(few, reader=ObjectReader())
-    assert planned(sized(objects, 10, (4096, 4096)))["scale"] == 1.0
-
-
 def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 4096), thin=True))
     height, width = planned(info, "--max-minutes", "10")["crop_size"]
     assert height == 64
     assert 640 <= width <= 192 * 256 / 64
     assert planned(sized(info, 10, (4096, 64)), "--max-minutes", "10")["crop_size"] == (width, height)
-
-
-def test_ignored_pixels_have_no_detail(tmp_path):
-    for folder in ("images", "masks"):
-        (tmp_path / folder).mkdir()
-    mask = np.zeros((64, 64), np.uint8)
-    mask[32:] = 1
-    mask[9:11] = 255  # they become other rows in a quarter of the size
-    for number in range(3):
-        Image.fromarray(mask).save(tmp_path / "images" / f"{number}.png")
-        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
-    assert detail_kept(load_info(tmp_path), 0.25) == 1.0
 
 
 def test_few_images_are_seen_often_enough(tmp_path):
@@ -351,16 +334,6 @@ def test_the_usual_image_decides_the_scale_and_the_mean_size_whether_there_are_c
     assert planned(sized(few, 10, (4096, 4097)))["scale"] == 1.0  # it is read in windows
 
 
-def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(few):
-    records = ListRecords([{"name": "no image"}] + [few.train.records[index] for index in range(5)])
-    info = replace(few, train=Split(records, np.full((6, 2), (32, 40)), bad={0: "is no image"}))
-    detail = detail_kept(info, 0.25)
-    assert detail == detail_kept(
-        replace(few, train=Split(select(few.train.records, np.arange(5)), info.train.sizes)), 0.25
-    )
-    assert 0 < detail < 1
-
-
 @pytest.mark.parametrize(
     ("flags", "steps"),
     [("", 40), ("--scale 0.5", 52), ("--crop-size 32 32", 154)],
@@ -377,3 +350,56 @@ def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_pat
     info = load_info(tmp_path, val_fraction=0.8)
     # it takes 40 * (2 / 3 + 1 / 24) as long as an image of a step, so 28.3; 70.8 steps of 4 are ten times that
     assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps
+
+
+@pytest.mark.parametrize(
+    ("size", "spacing", "minutes", "patch"),
+    [
+        ((100, 300, 300), (1, 1, 1), 60, (112, 160, 160)),
+        ((20, 300, 300), (4, 1, 1), 60, (20, 320, 320)),
+        ((40, 40, 40), (1, 1, 1), 60, (40, 40, 40)),
+        ((40, 60, 400), (5, 1, 1), 59, (20, 64, 112)),
+        ((20, 400, 400), (200, 0.5, 0.5), 10, (1, 384, 384)),
+    ],
+)
+def test_patches_are_as_long_along_each_axis_as_there_is_room(size, spacing, minutes, patch):
+    assert patch_size(unread_info(unread_split(5, size, spacing)), run_length(minutes)) == patch
+
+
+def test_volumes_of_several_spacings_are_compared_in_mm():
+    info = unread_info(unread_split(3, (80, 80, 80), (1, 1, 1)))
+    info.train.sizes[1:] = [[32] * 3, [60] * 3]
+    info.train.spacings[1:] = [[2] * 3, [3] * 3]
+    assert patch_size(info, LONG) == (40, 40, 40)  # of 80, 64 and 180 mm, in voxels of 2 mm
+
+
+IMAGES = unread_info(unread_split(3, (64, 64)))
+VOLUMES = unread_info(unread_split(3, (64, 64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("info", "flags", "line"),
+    [
+        (IMAGES, "--crop-size 4 4 4", "--crop-size 4 4 4: data holds images, which take H W"),
+        (VOLUMES, "--crop-size 8 8", "--crop-size 8 8: data holds volumes, which take D H W"),
+        (VOLUMES, "--encoder lite0", "--encoder lite0: takes images, but data holds volumes"),
+        (IMAGES, "--normalization ct --init-from m", "--normalization: the model of --init-from keeps its own"),
+    ],
+)
+def test_flags_that_do_not_suit_the_data_are_refused(info, flags, line):
+    with pytest.raises(SettingsError, match=line):
+        check_axes(info, parsed("--dataset", "data", *flags.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "size", "is_refused"),
+    [(0.1, (24, 40), True), (0.25, (16, 16), False), (None, (16, 16), False), (0.1, (3, 50), False)],
+)
+def test_a_scale_at_which_nothing_of_the_usual_image_is_left_is_refused(typed, size, is_refused):
+    info = SimpleNamespace(train=SimpleNamespace(sizes=np.array([size] * 3)))
+    config = UNetConfig(preprocess=Preprocess(scale=typed or 0.1))
+    if is_refused:
+        with pytest.raises(SettingsError, match=r"of 24 x 40 pixels as small as 2 x 4, .* give --scale 0\.17 or more"):
+            check_scale(info, typed, config)
+    else:
+        check_scale(info, typed, config)

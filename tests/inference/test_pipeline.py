@@ -3,7 +3,6 @@
 Modules: inference/pipeline.py.
 """
 
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,19 +23,6 @@ from tasks.prediction_format import MaskFormat
 from tasks.scoring.masks import ScoreError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
-
-
-def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
-    tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
-    content = bytearray((tmp_path / "a.tif").read_bytes())
-    (directory,) = struct.unpack_from("<I", content, 4)
-    (tags,) = struct.unpack_from("<H", content, directory)
-    struct.pack_into("<I", content, directory + 2 + 12 * tags, directory)  # the next page is this one
-    (tmp_path / "circle.tif").write_bytes(content)
-    (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out")
-    predictor = Predictor(network_of())
-    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
-    assert "the directory of one page is that of an earlier one again" in str(outcome)
 
 
 @pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])

@@ -87,11 +87,6 @@ def limited(limit: str, size: int, *flags: str | Path) -> subprocess.CompletedPr
     return launch(PROGRAMS / "limited.py", limit, str(size), "train.py", *flags, *TINY[:-1], "1", "--max-steps", "2")
 
 
-def test_a_run_with_few_open_files_ends_in_a_one_line_error(tiny_folder, tmp_path, fails_with):
-    result = limited("RLIMIT_NOFILE", 40, "--dataset", tiny_folder, "--output-dir", tmp_path / "run")
-    fails_with(result, "only 40 files may be open at once", 1)
-
-
 def test_a_run_whose_batches_are_larger_than_a_file_may_be_ends_in_a_one_line_error(tiny_folder, tmp_path, fails_with):
     flags = ["--dataset", tiny_folder, "--output-dir", tmp_path / "run", "--image-size", "256", "256"]
     fails_with(limited("RLIMIT_FSIZE", 500_000, *flags), "cannot pass on a batch (file too large)", 1)

@@ -64,7 +64,7 @@ def read_inputs(
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
             source = as_model_reads(image, preprocess)
-            decoded[detail] = WindowedArray(*decode_image(source, name, page, draft_for=preprocess))
+            decoded[detail] = decode_image(source, name, page, draft_for=preprocess)
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
@@ -113,4 +113,4 @@ def open_input(
 
 def _open_image(picture: WindowedImage, config: UNetConfig, name: str) -> ImageInput:
     check_takes_images(config, name)
-    return ImageInput(picture.draft_for(config.preprocess), config.preprocess, config.in_channels, name)
+    return ImageInput(picture.drafted(config.preprocess), config.preprocess, config.in_channels, name)

@@ -4,14 +4,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.machine import available_bytes
 from unet.config import MaskValue
@@ -230,14 +228,6 @@ def image_errors(name: str) -> Iterator[None]:
         if isinstance(error, Image.DecompressionBombError):
             reason += TOO_LARGE_MESSAGE
         raise ImageError(f"{name} cannot be read ({reason})") from error
-
-
-def open_binary(file: str | Path | bytes) -> BinaryIO:
-    """A file on the disk, or in memory, to read."""
-    if isinstance(file, bytes):
-        return BytesIO(file)
-    check_regular(file)
-    return open(file, "rb")
 
 
 def check_finite(pixels: np.ndarray, name: str) -> None:

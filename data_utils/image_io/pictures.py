@@ -28,15 +28,15 @@ class WindowedPicture(WindowedImage):
     """A picture of Pillow; windows are cut from one copy, which is decoded for the first of them.
 
     Args:
-        is_file: whether it was opened from a file, of which less detail may be decoded.
+        file: the file or bytes that it was opened from; None if it came as a picture.
     """
 
     decodes_windows = False
 
-    def __init__(self, picture: Image.Image, name: str, *, is_file: bool = True) -> None:
+    def __init__(self, picture: Image.Image, name: str, file: str | Path | bytes | None = None) -> None:
         self.picture = picture
         self.name = name
-        self.is_file = is_file
+        self.file = file
         self.mode = picture.mode
         self.format = picture.format or ""
 
@@ -108,32 +108,24 @@ class WindowedPicture(WindowedImage):
             picture = picture.convert("RGB")
         return np.asarray(picture)
 
-    def draft(self, preprocess: Preprocess) -> tuple[tuple[int, int], tuple[float, float]] | None:
-        """Have a JPEG file decoded at the lowest of 1/1, 1/2, 1/4 and 1/8 of its size that is not below the target's.
+    def drafted(self, preprocess: Preprocess) -> WindowedImage:
+        """A JPEG file decoded at the lowest of 1/1, 1/2, 1/4 and 1/8 of its size that is not below the target's.
 
-        Returns the size, and how far (H, W) the image itself will reach: the last pixels may lie partly beyond its
-        border. None for any other picture.
+        Its last pixels may lie partly beyond its border.
         """
-        image = self.picture
-        if not (preprocess.draft and self.is_file and isinstance(image, JpegImageFile)):
-            return None
-        size = header_size(image)
-        # turning would put such pixels elsewhere
-        if _orientation(image) != 1 and any(side % 8 for side in size):
-            return size, size
-        drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
-        if not drafted:
-            return size, size
-        _, (_, _, width, height) = drafted
-        return size, _as_seen(image, (width, height))
-
-    def draft_for(self, preprocess: Preprocess) -> WindowedImage:
-        if not isinstance(self.picture, JpegImageFile):
+        if not (preprocess.draft and self.file is not None and isinstance(self.picture, JpegImageFile)):
             return self
-        with image_errors(self.name), open_picture(str(self.picture.filename)) as again:
-            picture = WindowedPicture(again, self.name)
-            size, extent = picture.draft(preprocess) or (None, None)
-            return WindowedArray(picture.pixels(), size, extent)
+        size = self.size
+        extent: tuple[float, float] = size
+        with image_errors(self.name), open_picture(_content(self.file)) as again:
+            # turning would put such pixels elsewhere
+            is_whole = all(side % 8 == 0 for side in size)
+            draft = None
+            if is_whole or _orientation(again) == 1:
+                draft = again.draft(None, _as_seen(again, preprocess.input_size(*size)))
+            if draft:
+                extent = _as_seen(again, draft[1][2:])
+            return WindowedArray(WindowedPicture(again, self.name).pixels(), size, extent)
 
 
 def open_picture(file: str | Path | BinaryIO) -> Image.Image:
@@ -151,11 +143,14 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
 
 def open_picture_file(file: PageFile, name: str, stack: ExitStack) -> WindowedPicture:
     """A page of a file, open as long as `stack` is."""
-    content = BytesIO(file.path) if isinstance(file.path, bytes) else file.path
-    picture = stack.enter_context(open_picture(content))
+    picture = stack.enter_context(open_picture(_content(file.path)))
     if file.page:
         picture.seek(file.page)
-    return WindowedPicture(picture, name)
+    return WindowedPicture(picture, name, file.path)
+
+
+def _content(file: str | Path | bytes) -> str | Path | BinaryIO:
+    return BytesIO(file) if isinstance(file, bytes) else file
 
 
 def header_size(picture: Image.Image) -> tuple[int, int]:
@@ -191,7 +186,7 @@ def _orientation(picture: Image.Image) -> int:
     return picture.getexif().get(ExifTags.Base.Orientation, 1)
 
 
-def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
+def _as_seen(image: Image.Image, size: tuple[Side, Side]) -> tuple[Side, Side]:
     """(W, H) as stored <-> (H, W) as seen."""
     first, second = size
     if _orientation(image) in TURNED_ORIENTATIONS:

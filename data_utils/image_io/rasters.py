@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property, reduce
+from functools import reduce
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -13,15 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors, open_binary
+from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors
 from data_utils.image_io.gdal import gdal_errors, open_directory
-from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import has_place_tags
 from data_utils.image_io.tiff import (
     check_segments,
     has_bands,
     has_plain_pixels,
-    is_photograph,
     is_tiff,
     open_page,
     page_size,
@@ -88,8 +86,7 @@ class RasterFile:
         self._block_bytes = prod(block) * stored_type.itemsize
         if page.planarconfig != tifffile.PLANARCONFIG.SEPARATE:
             self._block_bytes *= len(self.names)
-        has_small_blocks = page.is_contiguous or self._block_bytes <= MOST_BLOCK_BYTES
-        self.decodes_windows = has_small_blocks and not is_photograph(page)
+        self.decodes_windows = page.is_contiguous or self._block_bytes <= MOST_BLOCK_BYTES
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
         """Values (n, m, C) of some bands; a masked array if data are missing."""
@@ -121,8 +118,6 @@ class RasterFile:
         """A window (n, m, C) of some samples as they are stored."""
         window_pixels = (rows[1] - rows[0]) * (columns[1] - columns[0])
         check_memory(window_pixels * len(samples) * np.dtype(self.page.dtype).itemsize, "a part of the image")
-        if is_photograph(self.page):
-            return self._photograph[slice(*rows), slice(*columns)][:, :, list(samples)]
         if self.page.is_contiguous:
             # mapped again for each window: pages of the file that were read count as memory
             window = self._mapped()[slice(*rows), slice(*columns)]
@@ -133,13 +128,6 @@ class RasterFile:
         with self._lock, gdal_errors("{}"):
             planes = self._data_set.read([sample + 1 for sample in samples], window=(rows, columns))
         return np.ascontiguousarray(np.moveaxis(planes, 0, 2))
-
-    @cached_property
-    def _photograph(self) -> np.ndarray:
-        """(H, W, 3) of a photograph, whose colors Pillow makes, so that they are the same with and without a place."""
-        with open_binary(self.file) as file, open_picture(file) as picture:
-            picture.seek(self.page.index)
-            return np.asarray(picture.convert("RGB"))
 
     def _mapped(self) -> np.ndarray:
         """(H, W, C) of a page that is not compressed, where it lies in the file."""

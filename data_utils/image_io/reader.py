@@ -30,21 +30,6 @@ from unet.config import Preprocess
 FORMATS = (open_array, open_raster, open_picture_file)  # the first that takes a file opens it
 
 
-class DecodedImage(NamedTuple):
-    """An image as it was decoded.
-
-    Args:
-        pixels: (h, w, C) in the file's own value range: uint8, uint16, int32 or float32.
-        size: (H, W) of the image itself.
-        extent: (h, w), how far the image reaches into the pixels; less than their shape if a JPEG's last block reaches
-            beyond the image.
-    """
-
-    pixels: np.ndarray
-    size: tuple[int, int]
-    extent: tuple[float, float]
-
-
 class DecodedMask(NamedTuple):
     """A mask as it was decoded.
 
@@ -88,7 +73,7 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     if isinstance(content, np.ndarray):
         return WindowedArray(content)
     if isinstance(content, Image.Image):
-        return WindowedPicture(content, name, is_file=False)
+        return WindowedPicture(content, name)
     if isinstance(content, BandSource):
         return open_bands(content, stack)
     if isinstance(content, WindowSource):
@@ -115,17 +100,18 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     are masked arrays where pixels hold no data.
     Raises ImageError, with `name`, for a source that cannot be read.
     """
-    return decode_image(source, name, page).pixels
+    return decode_image(source, name, page).array
 
 
-def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Preprocess | None = None) -> DecodedImage:
-    """Read an image as `read_image` does.
+def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Preprocess | None = None) -> WindowedArray:
+    """An image decoded as `read_image` does it, (H, W, C).
 
-    With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
+    With `draft_for`, a JPEG file has no more detail than that preprocessing needs.
     """
     location = _location(source, name, "image")
     with open_source(source, location, page) as image, image_errors(location):
-        drafted = image.draft(draft_for) if draft_for else None
+        if draft_for:
+            image = image.drafted(draft_for)
         pixels = image.pixels()
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
@@ -135,8 +121,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
         check_finite(pixels, name)
         if pixels.dtype == bool:
             pixels = pixels.astype(np.uint8)
-        size, extent = drafted or (pixels.shape[:2], pixels.shape[:2])
-        return DecodedImage(pixels, size, extent)
+        return WindowedArray(pixels, image.size, image.extent)
 
 
 def read_mask(source: ImageSource, name: str) -> np.ndarray:

@@ -184,7 +184,9 @@ def has_bands(page: tifffile.TiffPage) -> bool:
     """Whether the samples of a page are numbers that can be bands."""
     is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif"
     is_plain = page.photometric in (MINISBLACK, RGB) and page.bitspersample % 8 == 0
-    is_color = is_plain or is_photograph(page) or not reads_right(page)
+    # GDAL makes colors of them, as aerial photographs are stored
+    is_photograph = page.photometric == tifffile.PHOTOMETRIC.YCBCR and page.compression == tifffile.COMPRESSION.JPEG
+    is_color = is_plain or (is_photograph and has_place_tags(page)) or not reads_right(page)
     return is_upright(page) and is_number and is_color and page.imagedepth == 1
 
 
@@ -200,12 +202,6 @@ def has_plain_pixels(page: tifffile.TiffPage) -> bool:
 def is_upright(page: tifffile.TiffPage) -> bool:
     """Whether a page is seen as it is stored."""
     return page.tags.valueof("Orientation", default=1) == 1
-
-
-def is_photograph(page: tifffile.TiffPage) -> bool:
-    """Whether a page with a place is a JPEG of the colors of video, as aerial photographs are stored."""
-    is_video = page.photometric == tifffile.PHOTOMETRIC.YCBCR and page.compression == tifffile.COMPRESSION.JPEG
-    return is_video and has_place_tags(page)
 
 
 def check_segments(page: tifffile.TiffPage) -> None:

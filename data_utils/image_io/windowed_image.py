@@ -62,12 +62,8 @@ class WindowedImage(ABC):
             values[np.ma.getmaskarray(pixels) & ~is_number] = IGNORE_INDEX
         return values
 
-    def draft(self, preprocess: Preprocess) -> tuple[tuple[int, int], tuple[float, float]] | None:
-        """Have no more detail decoded than preprocessing needs: the size and the extent; None if that is impossible."""
-        return None
-
-    def draft_for(self, preprocess: Preprocess) -> "WindowedImage":
-        """This picture with the detail that `preprocess` resizes from."""
+    def drafted(self, preprocess: Preprocess) -> "WindowedImage":
+        """This picture with no more detail than `preprocess` resizes from."""
         return self
 
 

@@ -1,12 +1,16 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
 import atexit
+import errno
+import os
+import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, get_worker_info
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.distinct_rows import distinct_rows
@@ -18,15 +22,29 @@ from data_utils.loading.batch_sampler import (
     padded_shapes,
     pixels_per_batch,
 )
-from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
-from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
+from data_utils.loading.dataset import (
+    CollatedBatch,
+    EvaluationDataset,
+    TrainingDataset,
+    collate_evaluation,
+    collate_training,
+)
 from data_utils.sources.records import StreamRecords
+from runtime.errors import SettingsError, UserError, one_line
 from runtime.machine import default_workers
-from runtime.parallel import end_workers
+from runtime.parallel import end_workers, lost_worker
 from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 
 STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group of a stream: they divide SIDE_BY_SIDE
+
+OPEN_FILES = 256  # open files that loader workers need: each tensor on its way is one, in both processes
+
+REMEDIES = {
+    errno.ENOSPC: "give it more shared memory (docker run --shm-size 8g or --ipc=host)",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f unlimited)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n 4096)",
+}
 
 
 class NetworkShapes(NamedTuple):
@@ -138,3 +156,68 @@ def _loader(
 def _start_worker(worker: int) -> None:
     """Make a loader worker ignore signals to stop: the main process still needs it to finish its step."""
     outlast_stop_signals()
+
+
+class Parcel:
+    """A batch that is in shared memory already when it is queued.
+
+    The queue would move it there in a thread of its own. An error in that thread is printed, the batch is lost, and
+    training waits for it for ever. An error raised in this class is passed on to training.
+    """
+
+    def __init__(self, batch: CollatedBatch) -> None:
+        try:
+            self.content = bytes(ForkingPickler.dumps(batch))
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError, whose text ends in "reason (number)"
+            reason = next((code for code in REMEDIES if os.strerror(code) in str(error)), None)
+            if reason is None:
+                raise
+            raise UserError(no_room(reason)) from error
+
+    def __reduce__(self) -> tuple[Callable, tuple[bytes]]:
+        return _unpack, (self.content,)
+
+
+def _unpack(content: bytes) -> CollatedBatch:
+    """The batch of a parcel; its tensors' memory comes from the worker, which may have been killed."""
+    try:
+        return ForkingPickler.loads(content)
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        raise UserError(lost_worker(one_line(error))) from error
+
+
+class PackedCollate:
+    """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
+
+    def __init__(self, collate: Callable[[list], CollatedBatch]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list) -> CollatedBatch | Parcel:
+        batch = self.collate(samples)
+        if get_worker_info() is None:
+            return batch
+        return Parcel(batch)
+
+
+def no_room(reason: int) -> str:
+    """The message for an operating system's error number: why a worker cannot pass on a batch, and what to do."""
+    return (
+        f"a loader's worker process cannot pass on a batch ({os.strerror(reason).lower()}): "
+        f"{REMEDIES[reason]}, or add --num-workers 0"
+    )
+
+
+def raise_open_file_limit() -> None:
+    """Raise this process's limit of open files as far as it may. Raises SettingsError if that is not enough."""
+    if sys.platform == "win32":
+        return
+    import resource  # Windows has no such module
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        raise SettingsError(
+            f"only {hard} files may be open at once (ulimit -n), and loader worker processes need {OPEN_FILES}: "
+            f"{REMEDIES[errno.EMFILE]}, or add --num-workers 0"
+        )

@@ -14,7 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
-from data_utils.image_io.scene_windows import Box, SceneWindow
+from data_utils.image_io.windowed import Box, SceneWindow
 from data_utils.sources.records import Parts, Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError

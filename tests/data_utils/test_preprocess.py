@@ -145,10 +145,10 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     file = jpeg(size, orientation)
     whole = read_image(file)
     preprocess = Preprocess(scale=scale)
-    pixels, own_size, _ = decode_image(file, "image", draft_for=preprocess)
-    assert own_size == whole.shape[:2]
+    decoded = decode_image(file, "image", draft_for=preprocess)
+    assert decoded.size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
-    assert (pixels.size < 0.3 * whole.size) == exact
+    assert (decoded.array.size < 0.3 * whole.size) == exact
     drafted, plain = (read_input(source, preprocess, 3).whole() for source in (file, whole))
     assert drafted.shape == plain.shape
     difference = np.abs(drafted.astype(int) - plain)

@@ -2,7 +2,6 @@
 
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_image
-from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.image_input import ImageInput
 from unet.config import Preprocess
 
@@ -11,4 +10,4 @@ def read_input(
     source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
 ) -> ImageInput:
     """An image that is decoded whole, with no more detail than needed."""
-    return ImageInput(WindowedArray(*decode_image(source, name, page, preprocess)), preprocess, channels, name)
+    return ImageInput(decode_image(source, name, page, preprocess), preprocess, channels, name)

@@ -16,7 +16,6 @@ from support.run_files import losses
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.config import DataConfig
-from data_utils.image_io.reader import DecodedImage
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError, ImageError
@@ -40,7 +39,7 @@ def test_a_mask_that_changed_its_size_after_the_check_is_named(tmp_path):
 def undecodable(tmp_path, monkeypatch) -> DatasetInfo:
     """A data set none of whose images can be decoded any more."""
 
-    def decode_image(source: object, name: str, draft_for: Preprocess) -> DecodedImage:
+    def decode_image(source: object, name: str, draft_for: Preprocess) -> None:
         raise ImageError(f"{name}: broken")
 
     monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)

@@ -1,4 +1,7 @@
-"""Windows of scenes: each reads its own part of an image or a mask."""
+"""Windows of scenes: each reads its own part of an image or a mask.
+
+Module: data_utils/image_io/windowed.py.
+"""
 
 from dataclasses import replace
 
@@ -8,8 +11,7 @@ from PIL import Image
 from support.rasters import write_raster
 
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.scene_windows import Box, SceneWindow
-from data_utils.image_io.windowed import open_if_large
+from data_utils.image_io.windowed import Box, SceneWindow, open_if_large
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from runtime.errors import DataError
 

@@ -190,7 +190,7 @@ def test_strips_of_a_jpeg_file_are_those_of_the_whole(size, target, orientation,
     preprocess = Preprocess(image_size=target)
     whole = read_input(path, preprocess, 3).whole()
     with open_windowed(path) as picture:
-        less_detail = picture.draft_for(preprocess)
+        less_detail = picture.drafted(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
             check_same(ImageInput(less_detail, preprocess, 3).strip(start, stop), whole[:, start:stop])
 
@@ -200,7 +200,7 @@ def test_windows_of_a_jpeg_file_have_all_detail_after_a_draft(size, target, orie
     path = write_jpeg(tmp_path / "a.jpg", size, orientation)
     whole = read_image(path)
     with open_windowed(path) as picture:
-        picture.draft_for(Preprocess(image_size=target))
+        picture.drafted(Preprocess(image_size=target))
         assert picture.size == whole.shape[:2]
         np.testing.assert_array_equal(read_image(picture.read(10, 50)), whole[10:50])
 

@@ -1,6 +1,6 @@
 """Where training crops are taken, as in older runs, and crops of images too large to be decoded whole.
 
-Modules: data_utils/loading/crop.py.
+Module: data_utils/loading/samples.py.
 """
 
 import itertools
@@ -17,10 +17,11 @@ from support.data_sets import load_info
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import reader
-from data_utils.image_io.reader import DecodedImage, read_mask
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.samples import crop_around, crop_window
 from unet.config import IGNORE_INDEX, Preprocess
 
 
@@ -186,7 +187,7 @@ def decoded_names(monkeypatch) -> list[str]:
     """Names of the images that are decoded whole."""
     names = []
 
-    def decode_image(source: object, name: str, draft_for: Preprocess) -> DecodedImage:
+    def decode_image(source: object, name: str, draft_for: Preprocess) -> WindowedArray:
         names.append(name)
         return reader.decode_image(source, name, draft_for=draft_for)
 

@@ -1,4 +1,7 @@
-"""Batches on their way from loader workers: what a machine's limits refuse ends the run in one line with the remedy."""
+"""Batches on their way from loader workers: what a machine's limits refuse ends the run in one line with the remedy.
+
+Module: data_utils/loading/loaders.py.
+"""
 
 import resource
 import subprocess
@@ -10,7 +13,7 @@ import torch
 from support.launches import PROGRAMS, TINY, launch
 from torch.utils.data import DataLoader, TensorDataset
 
-from data_utils.loading.parcel import PackedCollate, Parcel, raise_open_file_limit
+from data_utils.loading.loaders import PackedCollate, Parcel, raise_open_file_limit
 from runtime.errors import SettingsError, UserError
 
 

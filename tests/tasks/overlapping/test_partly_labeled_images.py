@@ -12,8 +12,8 @@ from support.partly_labeled import CLASSES, SIZE, banded_info, write_bands
 
 from data_utils.analysis.content import content_key
 from data_utils.config import DataConfig
-from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.samples import crop_window
 from train_utils.check_data import check_data
 
 BAND = SIZE[0] // 4 * SIZE[1]  # pixels of a class

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from data_utils.mask_values import has_colors, parse_value, show, value_text
@@ -64,12 +64,16 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     names = [name.strip() for name in text.split(",")]
     for name in dict.fromkeys(filter(None, names)):
         if name not in value_by_name:
-            name_list = listing(list(value_by_name), limit=8)
-            close_names = get_close_matches(name, value_by_name, n=1)
-            hint = f"; did you mean {close_names[0]}?" if close_names else ""
-            raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")
+            raise DataError(f"--classes: {no_such_class(name, list(value_by_name), value_by_name)}")
         classes.append((value_by_name[name], name))
     return classes
+
+
+def no_such_class(name: str, class_names: Sequence[str], known_names: Iterable[str]) -> str:
+    """A half-sentence on a name of no class: the classes, and the one among all known names that is nearly the same."""
+    close_names = get_close_matches(name, known_names, n=1)
+    hint = f"; did you mean {close_names[0]}?" if close_names else ""
+    return f"no class is called {name[:80]!r}; the classes are {listing(class_names, limit=8)}{hint}"
 
 
 def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> NamedClasses:

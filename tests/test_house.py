@@ -29,7 +29,7 @@ ROOMS = {
         "find_task",
     ),
     "data_utils": (
-        "target bits point_states config class_map class_names holes mask_values",
+        "target bits point_states config class_map class_names mask_values",
         "image_io",
         "sources",
         "targets",

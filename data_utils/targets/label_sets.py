@@ -3,15 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain
 
 import numpy as np
 
-from data_utils.class_names import NamedClasses
+from data_utils.class_names import NamedClasses, no_such_class
 from data_utils.mask_values import value_text
 from data_utils.sources.records import LabelSet
-from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -62,7 +60,8 @@ class LabelSets:
         flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
         for labeled_for, location in place_by_set.items():
-            _check_names(labeled_for, known_names, location, names)
+            for name in sorted({*labeled_for} - known_names):
+                raise DataError(f"{location}: {no_such_class(name, names, known_names)}")
             labeled = []
             for name, class_values in zip(names, values, strict=True):
                 is_labeled = [not words[value].isdisjoint(labeled_for) for value in class_values]
@@ -116,13 +115,3 @@ def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[b
     flags[background] = True
     flags[background] = all(flags)
     return tuple(flags)
-
-
-def _check_names(names: LabelSet, known_names: set[str], location: str, class_names: Sequence[str]) -> None:
-    """Raises DataError, with `location`, for names that are not among `known_names`."""
-    for name in names:
-        if name not in known_names:
-            close_names = get_close_matches(name, known_names, n=1)
-            hint = f"; did you mean {close_names[0]}?" if close_names else ""
-            name_list = listing(class_names, limit=8)
-            raise DataError(f"{location}: no class is called {name[:80]!r}; the classes are {name_list}{hint}")

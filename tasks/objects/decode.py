@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.holes import holes
 from runtime.errors import DataError, SettingsError
 from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
-from tasks.objects.labels import CLASS_BITS, label_numbers, pack_labels
+from tasks.objects.labels import CLASS_BITS, holes, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.task import Task
 

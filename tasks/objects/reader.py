@@ -12,7 +12,6 @@ import numpy as np
 
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.holes import has_hole
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import decode_mask
@@ -27,7 +26,14 @@ from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
 from tasks.losses import class_weight_tensor
 from tasks.objects.check import CHECKS
-from tasks.objects.labels import AnnotatedObjects, LabeledObjects, label_classes, label_numbers, touching_pairs
+from tasks.objects.labels import (
+    AnnotatedObjects,
+    LabeledObjects,
+    has_hole,
+    label_classes,
+    label_numbers,
+    touching_pairs,
+)
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
 from unet.config import IGNORE_INDEX, MaskValue

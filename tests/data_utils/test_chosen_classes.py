@@ -70,7 +70,7 @@ def test_colors_are_joined():
 @pytest.mark.parametrize(
     ("flag", "outside", "file_classes", "reason"),
     [
-        ("persn", None, FILE_CLASSES, "no class is called persn; the data set names background, car, dog, person; did"),
+        ("persn", None, FILE_CLASSES, "no class is called 'persn'; the classes are background, car, dog, person; did"),
         ("person", None, (), "--classes person chooses classes by name, but this data set names none; give VALUE=NAME"),
         ("person", "ignore", ((7, "road"), (24, "person")), "1 classes, expected 2 to 255"),
         (None, "ignore", (), "--outside ignore needs --classes; to ignore a mask value, give --ignore-index VALUE"),

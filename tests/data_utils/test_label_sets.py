@@ -1,6 +1,6 @@
 """Sets of classes that images are labeled for: which of them lack classes, and names that are no classes.
 
-Modules: data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
+Module: data_utils/targets/label_sets.py.
 """
 
 import pytest

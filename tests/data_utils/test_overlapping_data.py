@@ -85,7 +85,7 @@ def test_classes_of_one_name_are_joined(folders):
 
 
 def test_a_class_that_is_not_there_is_refused(folders):
-    assert "no class is called purple" in error_of(folders, classes="purple")
+    assert "no class is called 'purple'" in error_of(folders, classes="purple")
 
 
 @pytest.fixture

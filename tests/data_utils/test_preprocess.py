@@ -138,9 +138,8 @@ def jpeg(size: tuple[int, int], orientation: int = 1, mode: str = "RGB") -> byte
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("size", [(320, 400), (321, 407), (640, 203)])
-@pytest.mark.parametrize("scale", [0.5, 0.3, 0.11])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize(("size", "scale"), [((320, 400), 0.5), ((321, 407), 0.3), ((640, 203), 0.11)])
 def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, scale):
     file = jpeg(size, orientation)
     whole = read_image(file)

@@ -1,7 +1,6 @@
 """Points of volumes: Slicer's files and tables, from mm to voxels and back, whatever the orientation of the volume.
 
-Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py,
-data_utils/analysis/inspect_volumes.py.
+Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py.
 """
 
 import json

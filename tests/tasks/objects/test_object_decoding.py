@@ -9,7 +9,6 @@ import torch
 from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, true_answers
 
-from data_utils.holes import has_hole, holes
 from inference.views import average
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
@@ -23,7 +22,7 @@ from tasks.objects.decode import (
     separate_objects,
     unpack_answers,
 )
-from tasks.objects.labels import label_classes, label_numbers, pack_labels, touching_pairs
+from tasks.objects.labels import has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
 from tasks.objects.loss import Objects
 from tasks.objects.show import SHADES, shade_objects
 

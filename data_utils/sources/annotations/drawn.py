@@ -171,4 +171,6 @@ def fill_runs(runs: np.ndarray, picture: Image.Image, value: int) -> None:
     right = -(-ends[reached[-1]] // height)
     ends = ends.clip(left * height, right * height)  # only columns that are reached are made
     columns = np.repeat(255 * is_inside, np.diff(ends, prepend=left * height)).reshape(right - left, height)
-    picture.paste(value, (int(left), 0), Image.fromarray(np.ascontiguousarray(columns.T)))
+    rows = np.flatnonzero(columns.any(axis=0))
+    shape = columns[:, rows[0] : rows[-1] + 1].T
+    picture.paste(value, (int(left), int(rows[0])), Image.fromarray(np.ascontiguousarray(shape)))

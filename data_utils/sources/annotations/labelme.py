@@ -36,7 +36,6 @@ from data_utils.sources.annotations.drawn import (
 )
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    annotated_rows,
     find_file,
     holds_pictures,
     number_classes,
@@ -279,13 +278,13 @@ def open_records(
     allow_unpaired: bool,
 ) -> FileRecords:
     """The images of JSON files."""
-    pairs: list[tuple[str, str]] = []
+    rows: list[FileRow] = []
     objects: list[Counter[int]] = []
     files_by_image: dict[str | None, list[str]] = defaultdict(list)
     for file in files:
         files_by_image[file.image].append(file.path)
         if file.image is not None:
-            pairs.append((file.image, file.path))
+            rows.append(FileRow(file.image or file.path, (file.image,), (file.path,)))
             counts: Counter[int] = Counter()
             for label, count in file.objects.items():
                 counts[values.get(label, IGNORE_INDEX)] += count
@@ -302,4 +301,4 @@ def open_records(
         if image not in files_by_image:
             unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
-    return open_rows(folders, annotated_rows(pairs), unpaired, metadata, allow_unpaired, labelme_sources, values)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)

@@ -172,11 +172,3 @@ def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClas
 def rendered_sources(row: FileRow, mask: Callable[..., RenderedMask], *options: object) -> Sources:
     """An image, and the mask that is rendered from its annotation file, its own path and the options."""
     return row.images[0], mask(row.targets[0], row.images[0], *options)
-
-
-def annotated_rows(pairs: Sequence[tuple[str, str]]) -> list[FileRow]:
-    """Rows of an image and its annotation file, named after the image.
-
-    An image is "" if it is in the annotation file, an annotation file "" if the image has none.
-    """
-    return [FileRow(image or file, (image,), (file,)) for image, file in pairs]

@@ -11,9 +11,9 @@ from pathlib import Path
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
-from data_utils.sources.annotations.layout import SplitPaths, annotated_rows, folder_in
+from data_utils.sources.annotations.layout import SplitPaths, folder_in
 from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
-from data_utils.sources.pairs import open_rows
+from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, FileRecords, Metadata, SplitOpeners
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -59,16 +59,16 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
     def open_records(list_file: Path) -> FileRecords:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
-        if list_file == masks:
-            stems = list(dict.fromkeys([*mask_files, *image_files]))
-        else:
-            written = [line.strip().strip('"') for line in lines_of(list_file) if line.strip()]
-            stems = [find_name(stem, by_spelling) or stem for stem in written]
-        pairs = [(image_files[stem], mask_files[stem]) for stem in stems if stem in image_files and stem in mask_files]
-        unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
-        unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
-        metadata = Metadata(classes, annotations=AnnotationSummary("VOC", len(pairs), 0, {}))
-        return open_rows((images, masks), annotated_rows(pairs), unpaired, metadata, allow_unpaired)
+        stems = list(dict.fromkeys([*mask_files, *image_files]))
+        if list_file != masks:
+            names = [line.strip().strip('"') for line in lines_of(list_file) if line.strip()]
+            stems = [find_name(name, by_spelling) or name for name in names]
+        listed_images = {stem: image_files[stem] for stem in stems if stem in image_files}
+        listed_masks = {stem: mask_files[stem] for stem in stems if stem in mask_files}
+        lost = [f"{stem}: no image" for stem in stems if stem not in listed_images | listed_masks]
+        summary = AnnotationSummary("VOC", len(listed_images.keys() & listed_masks.keys()), 0, {})
+        cases = Cases(listed_images, listed_masks, lost)
+        return pair((images, masks), cases, Metadata(classes, annotations=summary), allow_unpaired)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 

@@ -20,7 +20,6 @@ from data_utils.sources.annotations.documents import lines_of, reading
 from data_utils.sources.annotations.drawn import Area, DrawnMask, polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    annotated_rows,
     find_file,
     find_listed,
     folder_in,
@@ -30,7 +29,7 @@ from data_utils.sources.annotations.layout import (
     summarize,
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, composed, files_by_stem, wanted_splits
-from data_utils.sources.pairs import open_rows, split_paths
+from data_utils.sources.pairs import Cases, pair, split_paths
 from data_utils.sources.records import FileRecords, Metadata, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
@@ -160,27 +159,28 @@ def open_records(
 
     An image without a text file is background.
     """
-    unpaired: list[str] = []
+    lost: list[str] = []
     folder = images
     if images.is_dir():
         names = list(files_by_stem(images, "images").values())
     else:
         listed = list(dict.fromkeys(line.strip() for line in lines_of(images) if line.strip()))
         paths, missing = find_listed(listed, partial(find_file, folders=[str(root)]), images)
-        unpaired += [f"{name}: listed in {images.name}, but the file is missing" for name in missing]
+        lost = [f"{name}: listed in {images.name}, but the file is missing" for name in missing]
         folder, names = split_paths(list(paths.values()))
     labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
-    stems = [composed(os.path.splitext(name)[0]) for name in names]
-    pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
+    text_by_image: dict[str, str] = {}
+    for name in names:
+        text_by_image[name] = texts.get(composed(os.path.splitext(name)[0]), "")
     if images.is_dir() and labels != folder:
-        without_image = texts.keys() - {*stems, Path(NAMES).stem}
-        unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
-    summary = summarize("YOLO", [_count_objects(labels, text, values) for _, text in pairs], classes)
+        without_image = set(texts.values()) - {*text_by_image.values(), NAMES}
+        lost = [f"{text}: label file without image" for text in sorted(without_image)]
+    summary = summarize("YOLO", [_count_objects(labels, text, values) for text in text_by_image.values()], classes)
     # a classes.txt names the classes
     metadata = Metadata(classes, has_rules=False, annotations=summary)
-    sources = (rendered_sources, YoloMask, values)
-    return open_rows((folder, labels), annotated_rows(pairs), unpaired, metadata, allow_unpaired, *sources)
+    cases = Cases(dict(zip(names, names, strict=True)), text_by_image, lost)
+    return pair((folder, labels), cases, metadata, allow_unpaired, rendered_sources, YoloMask, values)
 
 
 def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[int]:

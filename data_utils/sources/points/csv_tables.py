@@ -9,6 +9,7 @@ deeplabcut  three rows of headings, scorer, bodyparts and coords, then a row for
 import io
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,11 @@ class Headings(NamedTuple):
     image: slice
     points: dict[str, dict[str, int]]
 
+    @property
+    def axes(self) -> str:
+        """The axes that the first point has, and all others have."""
+        return AXES if "z" in next(iter(self.points.values()), {}) else "xy"
+
 
 def read(file: Path) -> PointTable | None:
     """The points of a file; None if it is no table of points."""
@@ -75,59 +81,63 @@ def read_table(file: Path) -> PointTable:
     except (OSError, ValueError) as error:
         raise NoPointsError(f"{file} cannot be read as CSV ({one_line(error)}); save it as UTF-8") from error
     headings = read_headings([row for _, row in rows[:3]], file)
-    axes = {len(columns.keys() & set(AXES)) for columns in headings.points.values()}
-    if len(axes) > 1:
-        raise DataError(f"{file}: some points have a z and others have none")
     entries: dict[str, ImagePoints] = {}
     width = len(rows[headings.rows - 1][1])
     for line, row in rows[headings.rows :]:
         location = f"{file}, line {line}"
         if len(row) != width:
             raise DataError(f"{location}: has {len(row)} cells, the heading {width}; is the file cut off?")
-        image = "/".join(cell.strip() for cell in row[headings.image] if cell.strip())
+        row = list(map(str.strip, row))
+        image = "/".join(filter(None, row[headings.image]))
         entry = entries.setdefault(image, ImagePoints(str(file), image))
-        cells = [cell.strip() for cell in row]
-        if separator != ",":
-            cells = [with_point(cell) for cell in cells]
         for name, columns in headings.points.items():
-            if headings.layout == "long":
-                name = row[columns["name"]].strip()
-                if not image or not name:
-                    raise DataError(f"{location}: has no image or no landmark")
-                _add_point(entry, name, cells, columns, location)
+            cells = {title: row[column] for title, column in columns.items()}
+            if separator != ",":
+                cells |= {axis: with_point(cells[axis]) for axis in headings.axes}
+            if headings.layout != "long":
+                _add_point(entry, name, cells, f"{location}, {name}")
+            elif image and cells["name"]:
+                _add_point(entry, cells["name"], cells, location)
             else:
-                _add_point(entry, name, cells, columns, f"{location}, {name}")
+                raise DataError(f"{location}: has no image or no landmark")
     if not entries or not headings.points:
         raise NoPointsError(f"{file}: lists no points")
-    return PointTable(headings.layout, axes.pop(), list(entries.values()))
+    return PointTable(headings.layout, len(headings.axes), list(entries.values()))
 
 
 def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
     """The headings of a table of points, given its first rows. Raises NoPointsError for other tables."""
-    titles = [title.strip() for title in rows[0]] if rows else [""]
-    words = [title.lower() for title in titles]
+    titles = list(map(str.strip, rows[0])) if rows else [""]
+    words = list(map(str.lower, titles))
     if words[0] == "scorer":
-        points = _columns(_deeplabcut_titles(rows, file))
-        first = min((min(columns.values()) for columns in points.values()), default=1)
-        return Headings("deeplabcut", 3, slice(first), points)  # newer versions split the path into columns
-    names = {re.sub(r"[\W_]", "", word) for word in words}
-    has_corners = names >= CORNERS and "x3" not in names and not CLASS_TITLES.isdisjoint(names)
-    if has_corners or any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names):
+        points = _columns(_deeplabcut_titles(rows, file), file)
+        # newer versions split the path into columns
+        first = min(chain.from_iterable(columns.values() for columns in points.values()), default=1)
+        return Headings("deeplabcut", 3, slice(first), points)
+    if _are_boxes(words):
         raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
-    image_title = next((title for title in IMAGE_TITLES if title in words), None)
-    name_title = next((title for title in LANDMARK_TITLES if title in words), None)
-    if image_title and name_title and {"x", "y"} <= set(words):
+    image_titles = [title for title in IMAGE_TITLES if title in words]
+    name_titles = [title for title in LANDMARK_TITLES if title in words]
+    if image_titles and name_titles and {"x", "y"} <= set(words):
         columns = {title: words.index(title) for title in (*AXES, "state", *PREDICTED_TITLES) if title in words}
-        columns["name"] = words.index(name_title)
-        image = words.index(image_title)
+        columns["name"] = words.index(name_titles[0])
+        image = words.index(image_titles[0])
         return Headings("long", 1, slice(image, image + 1), {"": columns})
-    points = _columns(titles)
+    points = _columns(titles, file)
     if not points or words[0] not in IMAGE_TITLES:
         raise NoPointsError(f"{file}: its columns are {', '.join(titles)[:80]!r}, points have {EXPECTED}")
     return Headings("wide", 1, slice(1), points)
 
 
-def _columns(titles: Sequence[str]) -> dict[str, dict[str, int]]:
+def _are_boxes(words: Sequence[str]) -> bool:
+    """Whether a table lists boxes for detection, whose columns look like the coordinates of points."""
+    names = {re.sub(r"[\W_]", "", word) for word in words}
+    if names >= CORNERS and "x3" not in names and not CLASS_TITLES.isdisjoint(names):
+        return True
+    return any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names)
+
+
+def _columns(titles: Sequence[str], file: Path) -> dict[str, dict[str, int]]:
     """The columns of each point that has an x and a y; v stands for its visibility."""
     points: dict[str, dict[str, int]] = {}
     for column, title in enumerate(titles[1:], 1):
@@ -140,7 +150,10 @@ def _columns(titles: Sequence[str]) -> dict[str, dict[str, int]]:
         else:
             continue
         points.setdefault(name, {})[axis.lower()] = column
-    return {name: columns for name, columns in points.items() if {"x", "y"} <= columns.keys()}
+    points = {name: columns for name, columns in points.items() if {"x", "y"} <= columns.keys()}
+    if len({"z" in columns for columns in points.values()}) > 1:
+        raise DataError(f"{file}: some points have a z and others have none")
+    return points
 
 
 def _deeplabcut_titles(rows: Sequence[Sequence[str]], file: Path) -> list[str]:
@@ -161,9 +174,8 @@ def _deeplabcut_titles(rows: Sequence[Sequence[str]], file: Path) -> list[str]:
     return titles
 
 
-def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mapping[str, int], location: str) -> None:
-    """Add the point that a row holds in these columns."""
-    cells = {title: row[column] for title, column in columns.items()}
+def _add_point(entry: ImagePoints, name: str, cells: Mapping[str, str], location: str) -> None:
+    """Add the point of these cells, which are known by the titles of their columns."""
     texts = [cells[axis] for axis in AXES if axis in cells]
     missing = sum(text.lower() in MISSING_VALUES for text in texts)
     if 0 < missing < len(texts):
@@ -183,8 +195,8 @@ def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mappi
     if cells.get("v") in ("0", "0.0"):
         state = UNKNOWN
     certainty: Certainty | None = None
-    if all(cells.get(title) for title in PREDICTED_TITLES):
-        certainty = Certainty(*(number(cells[title], location) for title in PREDICTED_TITLES))
+    if cells.get("confidence") and cells.get("presence"):
+        certainty = Certainty(number(cells["confidence"], location), number(cells["presence"], location))
     entry.add(name, state, position, certainty)
 
 

@@ -136,7 +136,7 @@ def two_missing(tmp_path) -> Path:
 
 def test_voc_files_that_are_missing_are_named(two_missing):
     message = error_of(two_missing)
-    assert f"2 files without partner: 2009_000001: no image; {OWN[1]}: no mask" in message
+    assert f"2 files without partner: {OWN[1]}.jpg: image without mask; 2009_000001: no image" in message
     assert "--allow-unpaired" in message
 
 

@@ -22,6 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
 from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
+from data_utils.image_io.places import Crs
 from data_utils.mask_values import number_type
 from data_utils.sources.annotations.documents import reading
 from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
@@ -41,14 +42,13 @@ from runtime.errors import DataError, one_line
 MAX_PIXEL_DISTANCE = 2**31  # pixels from an image, beyond which nothing is rendered
 GEOPACKAGE = ".gpkg"
 SUFFIXES = (".geojson", GEOPACKAGE)
-LONGITUDE_LATITUDE = 4326  # EPSG: the CRS of a GeoJSON file that names none
+LONGITUDE_LATITUDE = "EPSG:4326"  # the CRS of a GeoJSON file that names none
 ONLY_CLASS = "polygon"  # the class of polygons without --label-column
-EPSG = "EPSG:"
 OUT_OF_REACH = "CPLE_AppDefinedError"  # the error of GDAL for a corner that a CRS does not reach
 GEOJSON_AS_IT_IS = {  # GDAL changes no coordinate to the CRS that it is told
     "driver": "GeoJSON",
     "geometry_type": "Unknown",
-    "crs": f"{EPSG}{LONGITUDE_LATITUDE}",
+    "crs": LONGITUDE_LATITUDE,
     "layer_options": {"SIGNIFICANT_FIGURES": "17"},
 }
 ANY_KIND = ("Unknown", "GeometryCollection")  # types of layers that may hold polygons
@@ -65,12 +65,12 @@ class Shapes(NamedTuple):
     """The shapes of a file.
 
     Args:
-        crs: an EPSG number or a text (WKT); None if it is the CRS of the images.
+        crs: a name as EPSG:4326, or WKT; None if it is the CRS of the images.
         boxes: (N, 4), (left, top, right, bottom) of each shape; infinite for one that this CRS does not reach.
     """
 
     shapes: Sequence[Shape]
-    crs: int | str | None
+    crs: str | None
     boxes: np.ndarray
 
 
@@ -115,12 +115,7 @@ class PolygonMask(RenderedMask):
         Corners are in pixels from `first`, the (column, row) where the part begins. Of rings that lie in each other,
         every second one is a hole.
         """
-        epsg = None
-        if grid.place.crs is not None:
-            epsg = grid.place.crs.epsg
-            if epsg is None:
-                raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
-        shapes, _, boxes = read_shapes(self.file, self.column, epsg)
+        shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
@@ -214,8 +209,8 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     return pair(folders, Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
 
 
-def read_shapes(file: str, column: str | None, target: int | None = None) -> Shapes:
-    """The polygons of a file, labeled by a column, in the CRS of the EPSG number `target`, or else in their own.
+def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Shapes:
+    """The polygons of a file, labeled by a column, in the CRS `target`, or else in their own.
 
     Raises DataError for a file without polygons, and for polygons that cannot be brought there.
     """
@@ -227,20 +222,22 @@ def read_shapes(file: str, column: str | None, target: int | None = None) -> Sha
 
 
 @lru_cache(maxsize=16)
-def _read_shapes(file: str, column: str | None, target: int | None, changed: int) -> Shapes:
+def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int) -> Shapes:
     """The polygons of a file; `changed`, the time of its last change, tells versions apart in the cache."""
     if target is not None:
         shapes, crs, boxes = _read_shapes(file, column, None, changed)
-        if crs is None or crs == target:
-            return Shapes(shapes, crs, boxes)
-        shapes = _transform(shapes, crs, target, file)
-        return Shapes(shapes, target, _boxes(shapes))
+        if shapes and crs is not None:
+            shapes = _transform(shapes, crs, target, file)
+            boxes = _boxes(shapes)
+        return Shapes(shapes, crs, boxes)
     if file.lower().endswith(GEOPACKAGE):
         features, crs = _read_geopackage(file, column)
     else:
         with reading(file, "GeoJSON"):
             content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
-        features, crs = content.get("features"), _epsg(content.get("crs"), file)
+        features, crs = content.get("features"), LONGITUDE_LATITUDE
+        if content.get("crs") is not None:
+            crs = _crs_name(content["crs"])
     if not isinstance(features, list):
         raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
     shapes = []
@@ -300,22 +297,14 @@ def _label(properties: Any, column: str | None, location: str) -> str:
     return str(value)
 
 
-def _epsg(crs: Any, file: str) -> int:
-    """The EPSG number of the `crs` of a file."""
-    if crs is None:
-        return LONGITUDE_LATITUDE
-    name = str(crs)
+def _crs_name(crs: Any) -> str:
+    """The name of the `crs` of a file."""
     if isinstance(crs, dict) and isinstance(crs.get("properties"), dict):
-        name = str(crs["properties"].get("name"))
-    if name.upper().endswith("CRS84"):
-        return LONGITUDE_LATITUDE
-    code = name.rpartition(":")[2]
-    if "EPSG" not in name.upper() or not code.isdecimal() or len(code) > 6:
-        raise DataError(f"{file}: its crs is {name[:80]!r}, expected an EPSG number; bring it to EPSG:4326")
-    return int(code)
+        return str(crs["properties"].get("name"))
+    return str(crs)
 
 
-def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: str) -> list[Shape]:
+def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> list[Shape]:
     """The shapes in another CRS; corners are infinite in a shape that it does not reach.
 
     Raises DataError if there is no way from one CRS to the other.
@@ -323,19 +312,18 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
     rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
     from rasterio.warp import transform
 
-    if not shapes:
-        return []
     rings = list(chain.from_iterable(shape.rings for shape in shapes))
     corners = np.concatenate(rings)
     try:
-        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
+        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target.epsg or target.definition)]
+        if systems[0] == systems[1]:
+            return list(shapes)
         moved_corners = np.stack(transform(*systems, *corners.T), axis=1)
     except Exception as error:
         if not is_gdal_error(error):
             raise
         if type(error).__name__ != OUT_OF_REACH:
-            name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
-            raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+            raise DataError(f"{file}: no way from {source[:80]} to {target} ({one_line(error)})") from error
         if len(shapes) > 1:
             half = len(shapes) // 2
             return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
@@ -344,7 +332,7 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
     return [Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes]
 
 
-def _read_geopackage(file: str, column: str | None) -> tuple[list[Any], int | str | None]:
+def _read_geopackage(file: str, column: str | None) -> tuple[list[Any], str | None]:
     """The features of a GeoPackage, which GDAL brings to GeoJSON, and their CRS."""
     try:
         import pyogrio
@@ -375,7 +363,4 @@ def _read_geopackage(file: str, column: str | None) -> tuple[list[Any], int | st
         if feature["geometry"] is None and geometry is not None:
             raise DataError(f"{file}: feature {number} has numbers that are not finite")
         feature["properties"] = dict.fromkeys(names) | feature["properties"]
-    crs = meta["crs"]
-    if isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal():
-        return features, int(crs[len(EPSG) :])
-    return features, crs
+    return features, meta["crs"]

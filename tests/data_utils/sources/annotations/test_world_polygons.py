@@ -15,6 +15,7 @@ from pyproj import Transformer
 from rasterio.features import rasterize
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
+from data_utils.image_io.places import Crs
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.world_polygons import read_shapes
 from data_utils.sources.finders import find_in_folder
@@ -60,6 +61,15 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(wood_and_fi
     assert (read_mask(train[0]["target"], "a") == mask).mean() > 0.99  # corners moved by rounding
 
 
+def test_polygons_are_brought_to_an_image_whose_crs_has_no_number(tmp_path):
+    sinusoidal = "+proj=sinu +R=6371007.181 +units=m"
+    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs=sinusoidal)
+    to_degrees = Transformer.from_crs(sinusoidal, 4326, always_xy=True)
+    corners = [to_degrees.transform(*corner) for corner in square(5, 5, 20)]
+    write_geojson(tmp_path / "areas.geojson", [feature(corners)], crs=None)
+    assert areas_of(tmp_path)["train"][0]["target"].render().sum() == 20 * 20
+
+
 def test_places_without_polygons_are_ignored_with_a_flag(wood_and_field):
     folder, _, _ = wood_and_field
     info = load_dataset_info(class_config(folder, label_column="kind", outside="ignore"))
@@ -100,7 +110,7 @@ def test_classes_of_one_column_of_polygons_are_not_those_of_another(tmp_path, co
         (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[{}]]}}]}), NO_AREA),
         (
             json.dumps({"features": [feature(square(0, 0, 9))], "crs": {"properties": {"name": "local"}}}),
-            "crs is 'local'",
+            r"no way from local to EPSG:32633 \(",
         ),
         (json.dumps({"features": []}), "hold no polygon"),
     ],
@@ -237,26 +247,25 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(unp
         areas_of(unpaired_polygons, label_column="kind")
 
 
-def geojson_with_crs(folder, crs):
-    """A file with a triangle that is not closed."""
-    file = folder / "a.geojson"
-    file.write_text(json.dumps({"features": [feature(square(0, 0, 9)[:3])], **crs}))
-    return str(file)
-
-
 @pytest.mark.parametrize(
-    ("name", "epsg"),
+    ("name", "crs"),
     [
         ("urn:ogc:def:crs:OGC:1.3:CRS84", 4326),
-        ("urn:ogc:def:crs:ogc:1.3:crs84", 4326),
         ("EPSG:32633", 32633),
         ("urn:ogc:def:crs:epsg::3857", 3857),
+        (None, 4326),
     ],
 )
-def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, epsg):
-    shapes = read_shapes(geojson_with_crs(tmp_path, {"crs": {"properties": {"name": name}}}), None)
-    assert shapes.crs == epsg
-    assert [ring.shape for ring in shapes.shapes[0].rings] == [(4, 2)]
+def test_polygons_of_geojson_are_in_the_crs_that_it_names_or_in_degrees(tmp_path, name, crs):
+    file = tmp_path / "a.geojson"
+    corners = [(15, 45), (15.1, 45), (15.1, 45.1)]
+    content = {"features": [feature(corners)]}
+    if name:
+        content["crs"] = {"properties": {"name": name}}
+    file.write_text(json.dumps(content))
+    (ring,) = read_shapes(str(file), None, Crs(32633)).shapes[0].rings
+    expected = Transformer.from_crs(crs, 32633, always_xy=True).transform(*np.array([*corners, corners[0]]).T)
+    np.testing.assert_allclose(ring, np.transpose(expected), rtol=1e-9)
 
 
 TRIANGLE = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]}
@@ -303,12 +312,12 @@ def test_a_feature_of_geojson_that_is_no_area_of_a_kind_is_named(tmp_path, geome
 @pytest.mark.parametrize("crs", ["EPSG:999999", "EPSG:5800"], ids=["unknown", "of an oil field"])
 def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs):
     file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs=crs))
-    with pytest.raises(DataError, match=rf"^.*a\.geojson: no way from {crs} to EPSG:32633 \("):
-        read_shapes(file, None, 32633)
+    with pytest.raises(DataError, match=rf"^.*a\.geojson: no way from .*{crs[5:]} to EPSG:32633 \("):
+        read_shapes(file, None, Crs(32633))
 
 
 def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
-    assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes
+    assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, Crs(32633)).shapes
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tasks import reader_type
 from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
-from tasks.objects.reader import with_unknown
+from tasks.objects.reader import connected_pieces, with_unknown
 from tasks.overlapping.loss import Regions
 
 SAMPLED_MASKS = 20  # masks that are read
@@ -87,7 +87,8 @@ def reading_of_masks(records: Records) -> str:
     all_pieces = 0
     for values in _masks(records, spread_indices(len(records), count)):
         if values.max() > 0:
-            numbers, pieces = count_pieces(values)
+            numbers = len(np.unique(values[values != 0]))
+            pieces = int(connected_pieces(values).max())
             highest.append(int(values.max()))
             connected_masks += pieces == numbers
             all_numbers += numbers
@@ -118,14 +119,6 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
                     values = decode_mask(picture, record["name"]).values
             if values.ndim == 2 or isinstance(source, VolumeFile):
                 yield np.maximum(values, 0)
-
-
-def count_pieces(values: np.ndarray) -> tuple[int, int]:
-    """How many values but 0 a mask holds, and how many pieces they form; pixels touch through sides or corners."""
-    from skimage.measure import label
-
-    pieces = label(values, connectivity=values.ndim)  # a piece has pixels of one value
-    return len(np.unique(values[values != 0])), int(pieces.max())
 
 
 def find_named_classes(records: Records, config: DataConfig) -> NamedClasses:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
@@ -25,7 +26,6 @@ from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.loss import Classes
 from tasks.losses import class_weight_tensor
-from tasks.objects.check import CHECKS
 from tasks.objects.labels import (
     AnnotatedObjects,
     LabeledObjects,
@@ -46,6 +46,15 @@ SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an o
 LARGEST_NUMBER = 2**31 - 1
 UNKNOWN = -1  # the number of pixels of which a mask says nothing
 SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
+
+
+def pieces(findings: Findings) -> Iterator[str]:
+    """A check: masks of one value, of which each connected piece is an object."""
+    if isinstance(findings.reader, ObjectReader) and findings.reader.in_pieces:
+        yield (
+            "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
+            " objects in the masks if some touch; if all pieces of an image are one object, give --task classes"
+        )
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class ObjectReader(MaskReader):
     in_pieces: bool = False
 
     target = ObjectTarget
-    checks = CHECKS
+    checks = (pieces,)
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod

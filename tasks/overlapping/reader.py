@@ -1,13 +1,14 @@
 """The classes of each pixel, maybe several: from values that hold a bit for each class, or from labels of regions."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 
+from data_utils.analysis.findings import Check, Findings
 from data_utils.bits import MOST_CLASSES, unpack_bits
 from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
@@ -23,13 +24,19 @@ from runtime.errors import DataError, SettingsError
 from tasks.classes import check as class_checks
 from tasks.classes.reader import classes_kept
 from tasks.losses import class_weight_tensor
-from tasks.overlapping.check import CHECKS
 from tasks.overlapping.loss import Overlapping, Regions
 from tasks.overlapping.target import OverlapTarget, Region, pack_target, region_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
 BACKGROUND_VALUE = 0
+
+
+def sided_classes(findings: Findings) -> Iterator[str]:
+    """A check: the classes that change places in the mirror, or why images are not mirrored."""
+    reader = findings.reader
+    if isinstance(reader, OverlapReader) and reader.sides is not None and reader.sides.line:
+        yield reader.sides.line
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class OverlapReader(LabelReader):
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
-    checks = CHECKS
+    checks: ClassVar[tuple[Check, ...]] = (sided_classes,)
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
@@ -217,7 +224,7 @@ class RegionReader(OverlapReader):
     class_map: ClassMap | None = None
 
     has_classes = True
-    checks = (*class_checks.CHECKS, *CHECKS)
+    checks = (*class_checks.CHECKS, sided_classes)
 
     @classmethod
     def of_regions(

@@ -5,13 +5,11 @@ The network learns the grey value of a mask of 8 bits, divided by 255: one outpu
 
 import runpy
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
@@ -36,17 +34,12 @@ class GreyTarget(Target):
 
 
 class GreyScores(Scores):
-    """The mean absolute error, from whole numbers: on any number of processes it is the same.
-
-    Args:
-        sums: (2,) int64, the absolute errors of all known pixels together, and their number.
-        by_image: (images, 1), the closeness of each image.
-    """
+    """The mean absolute error: `sums` (2,) int64 are the errors of all known pixels together, and their number."""
 
     compared = Column("closeness", "closeness")  # 1 where all is right, 0 where black is white
     headline = (compared, Column("grey_error", "grey error"))
 
-    def add(self, prediction: Tensor, target: GreyTarget, index: int) -> None:
+    def add(self, prediction, target, index):
         known = target.grey != UNKNOWN
         errors = ((prediction.long() - target.grey.long()).abs() * known).sum()
         pixels = known.sum()
@@ -54,11 +47,10 @@ class GreyScores(Scores):
         self.by_image[index, 0] += (pixels * WHITE - errors) / (pixels * WHITE).clamp_min(1)  # a filler adds 0
 
     @property
-    def values(self) -> dict[str, float | None]:
+    def values(self):
         total, pixels = self.sums.tolist()
-        if not pixels:
-            return {"closeness": None, "grey_error": None, "pixels": 0}
-        return {"closeness": 1 - total / pixels / WHITE, "grey_error": total / pixels, "pixels": pixels}
+        error = total / pixels if pixels else None
+        return {"closeness": None if error is None else 1 - error / WHITE, "grey_error": error, "pixels": pixels}
 
 
 class Grey(Task):
@@ -70,14 +62,14 @@ class Grey(Task):
     terms = 1
     outputs = 1
 
-    def counts(self, targets: GreyTarget) -> Tensor:
+    def counts(self, targets):
         return (targets.grey != UNKNOWN).sum(dtype=torch.float64)[None]
 
-    def partial(self, logits: Tensor, targets: GreyTarget) -> tuple[Tensor, ...]:
+    def partial(self, logits, targets):
         errors = logits.float().sigmoid().squeeze(1) - targets.grey / WHITE
         return ((errors.square() * (targets.grey != UNKNOWN)).sum(),)
 
-    def new_scores(self, images: int, device: torch.device | str = "cpu") -> GreyScores:
+    def new_scores(self, images, device="cpu"):
         return GreyScores(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(images, 1, device=device))
 
 
@@ -87,22 +79,22 @@ class GreyReader(MaskReader):
     target = GreyTarget
     key = (Grey.name,)
 
-    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Grey:
+    def task(self, loss, class_weights):
         return Grey()
 
-    def target_from_mask(self, values: np.ndarray, name: str) -> GreyTarget:
+    def target_from_mask(self, values, name):
         if values.ndim != 2 or values.min() < 0 or values.max() > WHITE:
             raise DataError(f"{name}: mask is not grey with values from 0 to {WHITE}")
         return GreyTarget(values.astype(np.int16))
 
-    def describe(self) -> str:
+    def describe(self):
         return "grey values"
 
 
 class GreyDecoder(Decoder):
     """The nearest grey value; the probability is that of white."""
 
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def decode(self, logits, dim=0):
         return (WHITE * logits.sigmoid()).round().to(torch.uint8).squeeze(dim)
 
 
@@ -121,15 +113,11 @@ class GreySection(Section):
     mask_values = "grey values"
 
 
-def register() -> None:
-    """Make the task known."""
-    TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyDecoder, GreyFormat, GreySection)
-
+TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyDecoder, GreyFormat, GreySection)
 
 if __name__ == "__main__":
     # what is pickled must be found again by other processes: by this name, and not in their own __main__
-    import grey_task
+    import grey_task  # noqa: F401  # it registers the task
 
-    grey_task.register()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,6 +1,6 @@
 """Landmarks as a user has them: found in the data, trained, predicted, scored and shown.
 
-Modules: tasks/landmarks/show.py, tasks/landmarks/write.py, tasks/landmarks/truth.py.
+Modules: tasks/landmarks/show.py, tasks/landmarks/write.py.
 """
 
 import json

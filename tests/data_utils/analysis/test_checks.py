@@ -1,6 +1,6 @@
 """Valid images and masks that are warned of before training starts.
 
-Modules: data_utils/analysis/checks.py, tasks/classes/check.py, tasks/objects/check.py, tasks/overlapping/check.py.
+Modules: data_utils/analysis/checks.py, tasks/classes/check.py.
 """
 
 from pathlib import Path

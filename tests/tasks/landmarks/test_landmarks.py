@@ -14,7 +14,6 @@ from torch import Tensor
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
 from runtime.errors import ModelError
 from tasks import task_of_model
-from tasks.landmarks.decode import LandmarkDecoder
 from tasks.step_loss import StepLoss
 from unet import UNetConfig
 
@@ -156,23 +155,3 @@ def test_models_that_predict_together_are_one_task():
     joined = tasks[0].ensemble_task(tasks[1:])
     assert joined == replace(THREE, nowhere=3.0, always_there=(1,), mirrors=False)
     assert tasks[0].ensemble_task(tasks[1:2]).always_there == (1, 2)
-
-
-def test_the_gradient_moves_a_map_to_its_point():
-    size = (16, 20)
-    points = random_points(size, count=1)
-    targets = batch_of_points(points, [[PRESENT, PRESENT, ABSENT]], size)
-    logits = torch.zeros(1, 3, *size, dtype=torch.float64, requires_grad=True)
-    loss = StepLoss(THREE)
-    optimizer = torch.optim.Adam([logits], lr=0.3)
-    for _ in range(200):
-        optimizer.zero_grad()
-        loss(logits, targets, loss.counts(targets)).backward()
-        optimizer.step()
-    decoder = LandmarkDecoder(THREE)
-    answer = decoder.finish_on_device(decoder.decode(logits.detach(), dim=1))[0]
-    places = answer[:2, :2] * torch.tensor(size) - 0.5
-    assert (places - points[0, :2]).abs().max() < 0.05
-    assert answer[:2, 2].min() > 0.9
-    assert answer[2, 2] < 0.1
-    assert math.isfinite(loss(logits, targets, loss.counts(targets)).item())

@@ -31,7 +31,6 @@ MASK_LEVEL = 6
 OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
 TILE = 256  # pixels of a side of a tile of a TIFF
 CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
-ReadWindow = Callable[[slice, slice], np.ndarray]  # the values (h, w) or colors (h, w, 3) in some rows and columns
 
 
 class PredictedImage(NamedTuple):
@@ -57,51 +56,53 @@ class PredictedImage(NamedTuple):
         return self.missing
 
 
-class Values(NamedTuple):
-    """What a file holds for each pixel.
+def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> np.ndarray:
+    """What a file holds for each pixel of a prediction; a large array lies in a file.
 
     Args:
-        labels: (H, W) or (D, H, W).
         convert: returns the values of some labels; colors have a last axis of 3.
-        missing: (H, W) bool, the pixels that hold `nodata`; None if there are none.
         nodata: the value of pixels without data in a raster.
     """
-
-    labels: np.ndarray
-    convert: Callable[[np.ndarray], np.ndarray] = np.asarray
-    missing: np.ndarray | None = None
-    nodata: float | None = None
-
-    def read(self, *window: slice) -> np.ndarray:
-        """The values in a window, which has a slice of each axis, or of the first ones."""
-        values = self.convert(self.labels[window])
-        if self.missing is not None and self.nodata is not None:
-            missing = self.missing[window]
-            if values.ndim > 2:
-                missing = missing[:, :, None]
-            dtype = np.promote_types(values.dtype, np.min_scalar_type(self.nodata))
-            values = np.where(missing, dtype.type(self.nodata), values)
-        release(self.labels, self.missing)
-        return values
+    labels, missing = image.decoded.labels, image.raster_missing
+    sample = convert(labels[:1])
+    dtype = sample.dtype
+    if missing is not None:
+        dtype = np.promote_types(dtype, np.min_scalar_type(nodata))
+    values = zeros((*labels.shape, *sample.shape[labels.ndim :]), dtype, image.job.output.parent)
+    for rows in row_spans(len(labels)):
+        values[rows] = convert(labels[rows])
+        if missing is not None:
+            values[rows][missing[rows]] = nodata
+        release(values, labels, missing)
+    return values
 
 
-def save_values(job: Job, path: Path, values: Values) -> None:
-    """Write a number or color for each pixel: a PNG or a TIFF, by the suffix of its path; NIfTI of a volume."""
+def save_values(job: Job, path: Path, values: np.ndarray, nodata: int | None = None) -> None:
+    """Write a number or color for each pixel: a PNG or a TIFF, by the suffix of its path; NIfTI of a volume.
+
+    Args:
+        nodata: the value of pixels without data in a raster; None if all have data.
+    """
     with replace_file(path) as file:
         if job.volume is not None:
-            write_volume(file, values.read(), job.volume)
-            return
-        height, width = values.labels.shape
-        if path.suffix.lower() == MASK:
-            write_png(file, (height, width), map(values.read, row_spans(height)), MASK_LEVEL)
+            write_volume(file, values, job.volume)
+        elif path.suffix.lower() == MASK:
+            write_png(file, (values.shape[0], values.shape[1]), _strips(values), MASK_LEVEL)
         else:
-            write_geotiff(file, (height, width), [values.read], job.place, values.nodata)
+            write_geotiff(file, values, job.place, nodata)
+    release(values)
+
+
+def _strips(values: np.ndarray) -> Iterator[np.ndarray]:
+    for rows in row_spans(len(values)):
+        yield values[rows]
+        release(values)
 
 
 def save_probabilities(image: PredictedImage) -> None:
     """Write probabilities (C, *spatial): an array of an image, a TIFF of a raster, NIfTI of a volume.
 
-    In a raster they are NaN where the image holds no data.
+    In a raster they become NaN where the image holds no data.
     """
     job, probabilities = image.job, image.decoded.probabilities
     assert probabilities is not None
@@ -111,9 +112,11 @@ def save_probabilities(image: PredictedImage) -> None:
         elif job.place is None:
             save_array(file, probabilities)
         else:
-            height, width = probabilities.shape[1:]
-            bands = [Values(band, missing=image.missing, nodata=np.nan).read for band in probabilities]
-            write_geotiff(file, (height, width), bands, job.place, np.nan)
+            if image.missing is not None:
+                for rows in row_spans(len(image.missing)):
+                    probabilities[:, rows][:, image.missing[rows]] = np.nan
+                    release(probabilities)
+            write_geotiff(file, probabilities, job.place, np.nan, has_bands=True)
     release(probabilities)
 
 
@@ -196,49 +199,29 @@ def _write_chunk(file: BinaryIO, kind: bytes, data: bytes) -> None:
 
 
 def write_geotiff(
-    file: BinaryIO, size: tuple[int, int], bands: Sequence[ReadWindow], place: Place | None, nodata: float | None = None
+    file: BinaryIO, values: np.ndarray, place: Place | None, nodata: float | None = None, *, has_bands: bool = False
 ) -> None:
-    """Write a TIFF of `size` (H, W) in compressed tiles, with a place if there is one.
+    """Write a TIFF in compressed tiles, with a place if there is one.
 
     Args:
-        bands: each reads the values of a band, of one type for all; if there is one, it may read colors.
+        values: (H, W) numbers, (H, W, 3) colors, or with `has_bands` (C, H, W).
         nodata: the value of pixels without data; None if there are none.
     """
-    sample = bands[0](slice(1), slice(1))
-    shape = (*size, *sample.shape[2:])
-    planarconfig = None
-    if len(bands) > 1:
-        shape = (len(bands), *size)
-        planarconfig = "separate"
     tags = list(place.tags) if place else []
     if nodata is not None:
         tags.append((NODATA, "s", 0, f"{nodata:.17g}", True))
-    file_bytes = int(np.prod(shape, dtype=np.int64)) * sample.itemsize
-    with tifffile.TiffWriter(file, bigtiff=file_bytes > CLASSIC_BYTES, byteorder="<") as tiff:
+    with tifffile.TiffWriter(file, bigtiff=values.nbytes > CLASSIC_BYTES, byteorder="<") as tiff:
         tiff.write(
-            _tiles(size, bands, sample),
-            shape=shape,
-            dtype=sample.dtype,
-            photometric="rgb" if sample.ndim == 3 else "minisblack",
-            planarconfig=planarconfig,
+            values[0] if has_bands and len(values) == 1 else values,
+            photometric="rgb" if values.ndim == 3 and not has_bands else "minisblack",
+            planarconfig="separate" if has_bands and len(values) > 1 else None,
             tile=(TILE, TILE),
             compression="zlib",
+            compressionargs={"level": MASK_LEVEL},
             extratags=tags,
             metadata=None,
             software=False,
         )
-
-
-def _tiles(size: tuple[int, int], bands: Sequence[ReadWindow], sample: np.ndarray) -> Iterator[bytes]:
-    """The compressed tiles of one band after the other, each of the type and the channels of `sample` (1, 1[, 3])."""
-    height, width = size
-    for read in bands:
-        for top in range(0, height, TILE):
-            for left in range(0, width, TILE):
-                part = read(slice(top, min(top + TILE, height)), slice(left, min(left + TILE, width)))
-                tile = np.zeros((TILE, TILE, *sample.shape[2:]), sample.dtype.newbyteorder("<"))
-                tile[: part.shape[0], : part.shape[1]] = part
-                yield zlib.compress(tile.tobytes(), MASK_LEVEL)
 
 
 def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:

@@ -20,7 +20,7 @@ from tasks.decoder import Decoded
 from tasks.drawing import legend, outlined_overlay, volume_overlay
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
-from tasks.prediction_files import PredictedImage, Values, save_overlay, save_probabilities, save_values
+from tasks.prediction_files import PredictedImage, save_overlay, save_probabilities, save_values, values_of_labels
 from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
 from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
@@ -174,7 +174,7 @@ class MaskFormat(PredictionFormat):
             elif extension == PROBABILITIES:
                 save_probabilities(image)
             elif extension == UNCERTAINTY and decoded.uncertainty is not None:
-                save_values(job, job.file(extension), Values(decoded.uncertainty))
+                save_values(job, job.file(extension), decoded.uncertainty)
             elif extension in POLYGONS:
                 save_polygons(image, extension, self.areas(decoded.labels), self.area_properties)
             elif extension in self.extensions:
@@ -196,8 +196,9 @@ class MaskFormat(PredictionFormat):
 
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""
-        values = Values(image.decoded.labels, self.mask_values, image.raster_missing, free_value(self.written_values))
-        save_values(image.job, self.file(image.job, MASK), values)
+        nodata = free_value(self.written_values)
+        values = values_of_labels(image, self.mask_values, nodata)
+        save_values(image.job, self.file(image.job, MASK), values, nodata)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
         with open_mask(self.written_mask(job), self.reader) as mask:

@@ -8,7 +8,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import COLORS, outline_objects, shade_objects
 from tasks.polygons import Properties
-from tasks.prediction_files import PredictedImage, Values, save_values
+from tasks.prediction_files import PredictedImage, save_values, values_of_labels
 from tasks.prediction_format import LegendEntry, MaskFormat
 from unet.config import UNetConfig
 
@@ -119,11 +118,12 @@ class ObjectFormat(MaskFormat):
         if job.place is not None:
             most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
-        values = Values(image.decoded.labels, partial(_numbers, dtype=dtype), image.raster_missing, np.iinfo(dtype).max)
+        nodata = np.iinfo(dtype).max
+        values = values_of_labels(image, lambda labels: label_numbers(labels).astype(dtype), nodata)
         path, other = job.file(MASK), job.file(LARGE_MASK)
         if job.volume is None and count > MOST_IN_PNG:
             path, other = job.file(LARGE_MASK), job.file(MASK)
-        save_values(job, path, values)
+        save_values(job, path, values, nodata)
         if job.volume is None and other != path:
             other.unlink(missing_ok=True)  # an earlier call may have written it
 
@@ -162,10 +162,6 @@ class ObjectFormat(MaskFormat):
                     table.writerow([job.relative_name, *(row.get(title, "") for title in titles)])
                     objects += 1
         say(f"{folder / JOINED} lists {counted(objects, 'object')} in {counted(len(written_jobs), 'image')}")
-
-
-def _numbers(labels: np.ndarray, dtype: str) -> np.ndarray:
-    return label_numbers(labels).astype(dtype)
 
 
 def place_cells(detected: DetectedObject, header: VolumeHeader | None) -> list[str]:

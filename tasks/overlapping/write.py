@@ -21,7 +21,7 @@ from tasks.overlapping.loss import Overlapping, regions_of_model
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.target import Region
 from tasks.polygons import Properties
-from tasks.prediction_files import PredictedImage, Values, save_values, write_pages
+from tasks.prediction_files import PredictedImage, save_values, values_of_labels, write_pages
 from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
 from unet.config import IGNORE_INDEX, UNetConfig
 
@@ -100,9 +100,9 @@ class OverlapFormat(BitFormat):
         paths = [image.job.file(extension) for extension in self.mask_extensions]
         for bit in reversed(range(len(paths))):  # the first one last
             paths[bit].parent.mkdir(parents=True, exist_ok=True)
-            convert = partial(self.class_mask, bit)
             nodata = free_value((0, INSIDE))
-            save_values(image.job, paths[bit], Values(image.decoded.labels, convert, image.raster_missing, nodata))
+            values = values_of_labels(image, partial(self.class_mask, bit), nodata)
+            save_values(image.job, paths[bit], values, nodata)
 
     def written_mask(self, job: Job) -> MaskFile:
         files = [str(job.file(extension)) for extension in self.mask_extensions]

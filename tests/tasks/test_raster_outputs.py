@@ -34,7 +34,7 @@ from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
 from tasks.decoder import Decoded
 from tasks.job import Job
-from tasks.prediction_files import PredictedImage, Values, save_values, write_geotiff, write_pages, write_png
+from tasks.prediction_files import PredictedImage, save_values, values_of_labels, write_geotiff, write_pages, write_png
 from tasks.prediction_format import free_value
 from unet import Preprocess, UNet, UNetConfig
 
@@ -216,7 +216,7 @@ def written_tiff(request, tmp_path_factory) -> WrittenTiff:
         mock.patch.object(prediction_files, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (folder / "out.tif").open("wb") as file,
     ):
-        write_geotiff(file, size, [Values(band).read for band in rows], place, 9)
+        write_geotiff(file, rows, place, 9, has_bands=True)
     return WrittenTiff(folder / "out.tif", rows, channels, is_big)
 
 
@@ -236,15 +236,15 @@ def test_geotiff_is_read_by_rasterio(written_tiff):
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
 def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
     file = io.BytesIO()
-    bands = [Values(np.ones((20, 30, 3) if is_color else (20, 30), np.float32)).read] * (1 if is_color else channels)
-    write_geotiff(file, (20, 30), bands, PLACE, 1234.5)
+    shape = (20, 30, 3) if is_color else (channels, 20, 30)
+    write_geotiff(file, np.ones(shape, np.float32), PLACE, 1234.5, has_bands=not is_color)
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
         (page,) = tiff.pages
         counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
         assert counts == [channels, channels, len("1234.5\0")]
         assert page.nodata == 1234.5
-        assert page.planarconfig == (2 if len(bands) > 1 else 1)
+        assert page.planarconfig == (2 if channels == 2 else 1)
         assert page.offset % 2 == 0
         assert len(page.extrasamples) == (1 if channels == 2 else 0)
         assert ("ExtraSamples" in page.tags) is (channels == 2)
@@ -293,7 +293,9 @@ def test_the_value_of_pixels_without_data_is_no_class(values, free):
 def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     job = Job(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
     labels = np.arange(256, dtype=np.uint8)[None]
-    save_values(job, tmp_path / "out.tif", Values(labels, missing=labels == 9, nodata=free_value(range(256))))
+    nodata = free_value(range(256))
+    image = PredictedImage(job, labels.shape, Decoded(labels), missing=labels == 9)
+    save_values(job, tmp_path / "out.tif", values_of_labels(image, np.asarray, nodata), nodata)
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == np.uint16
     assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]

@@ -1,7 +1,8 @@
-"""Inputs of a prediction: images, pages of TIFFs and volumes become jobs with outputs."""
+"""Inputs of a prediction: files, folders and patterns become images, pages of TIFFs and volumes, each a job."""
 
+import glob
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,15 +11,18 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, BandSource, PageFile, VolumeFile, format_remedy
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
-from data_utils.image_io.volumes import is_volume, read_volume_header
+from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
+from data_utils.sources.annotations.one_object_masks import find_object_images
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, MASK_WORDS
 from data_utils.sources.pictures import bands_in
+from data_utils.sources.side_by_side import masks_among
 from data_utils.sources.volumes import read_spacing
-from inference.input_files import StemmedFile, files_of_patterns, stem_of
+from runtime.console import counted, say
 from runtime.errors import DataError
 from tasks.job import MASK, Job
 from tasks.prediction_format import PredictionFormat
@@ -26,6 +30,16 @@ from unet.config import UNetConfig
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 CHANNEL_WORD = re.compile("(?:^|[ _.-])[^ _.-]*[a-zA-Z][^ _.-]*$")  # how BraTS does: CASE_flair, CASE_t1
+# name of a folder of masks -> names of the folder of their images beside it
+IMAGES_OF = dict.fromkeys(MASK_FOLDERS, IMAGE_FOLDERS) | {"labelstr": ("imagestr",), "labelsts": ("imagests",)}
+FOLDER_OF_MASKS = re.compile(MASK_WORDS)  # of classes, beside the image of a case
+
+
+class StemmedFile(NamedTuple):
+    """A file, and its path relative to the given folder, without its extension; or a folder, of several files."""
+
+    stem: Path
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -61,18 +75,6 @@ class InputRules:
             reads_places=preprocess.place or bool(preprocess.bands),
             keeps_place=output_format.writes_rasters,
         )
-
-
-class InputKey(NamedTuple):
-    """The identity of an input.
-
-    Args:
-        location: the file, or the folder of an input of several files.
-        stem: the path of the input's outputs without extension, relative to the folder of all outputs.
-    """
-
-    location: Path
-    stem: Path
 
 
 def find_jobs(patterns: Iterable[str], output: Path, rules: InputRules = InputRules()) -> list[Job]:
@@ -121,68 +123,220 @@ def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Jo
     return replace(job, output=stem_of(file), root=file.parent, named=file)
 
 
-def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[InputKey, list[Path]]:
+def files_of_patterns(
+    patterns: Iterable[str],
+    output: Path,
+    *,
+    in_sets: bool,
+    truth: Path | None = None,
+    mask_suffix: str | None = None,
+) -> list[StemmedFile]:
+    """The images and volumes that the patterns name, each once. Raises DataError for a pattern without any.
+
+    Masks are left out where they lie beside their images.
+
+    Args:
+        output: the folder of outputs, which are no inputs.
+        in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
+        truth: a folder of true masks, which may lie below a folder of inputs.
+        mask_suffix: the end of a mask's stem, which the stem of its image lacks; None for the usual ones.
+    """
+    files: list[StemmedFile] = []
+    for pattern in patterns:
+        found: list[StemmedFile] = []
+        if in_sets and Path(pattern).is_dir():
+            found = [StemmedFile(Path(name), image) for name, image in find_object_images(Path(pattern))]
+        if not found:
+            found = _matches(pattern, output)
+        if truth is not None and not Path(pattern).is_file():
+            is_true_mask = _below_test(_start_of_glob(Path(pattern)), truth)
+            found = [file for file in found if not is_true_mask(file.path)] or found
+        files += found
+    return _without_masks(list(dict.fromkeys(files)), mask_suffix)
+
+
+def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[StemmedFile]:
+    """The files that are no masks of others: by the folder they lie in, or by the end of their names."""
+    in_mask_folder = mask_folder_test([path for _, path in files])
+    mask_stems = masks_among({str(stem_of(path)) for _, path in files}, suffix)
+    folders = {path.parent for _, path in files}
+
+    def is_mask(path: Path) -> bool:
+        if path.parent.parent in folders and FOLDER_OF_MASKS.fullmatch(path.parent.name.lower()):
+            return True
+        return in_mask_folder(path) or str(stem_of(path)) in mask_stems
+
+    masks = list(dict.fromkeys(path for _, path in files if is_mask(path)))
+    if masks:
+        left_out = counted(len(masks), "mask that lies beside its image", "masks that lie beside their images")
+        say(f"left out {left_out}, the first is {masks[0]}")
+    return [file for file in files if file.path not in masks]
+
+
+def mask_folder_test(paths: Iterable[Path]) -> Callable[[Path], bool]:
+    """A test for files in a folder of masks, if some of `paths` lie in the folder of images beside it."""
+    folders: set[Path] = set()
+    for folder in {path.parent for path in paths}:
+        folders.update((folder, *folder.parents))
+    named = {(folder.parent, folder.name.lower()) for folder in folders}
+    masks = set()
+    for folder in folders:
+        if any((folder.parent, name) in named for name in IMAGES_OF.get(folder.name.lower(), ())):
+            masks.add(folder)
+    return lambda path: not masks.isdisjoint(path.parents)
+
+
+def _matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
+    path = Path(pattern)
+    if not pattern:
+        raise DataError("--input: is empty")
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise DataError(f"--input {pattern}: {error.strerror}") from error
+    if path.is_dir():
+        matches = _pictures_below(path, output)
+    elif path.is_file():
+        matches = [StemmedFile(stem_of(Path(path.name)), path)]
+    elif exists:
+        raise DataError(f"--input {pattern}: is neither a file nor a folder")
+    else:
+        matches = _glob_matches(pattern, output)
+    if matches:
+        return matches
+    if path.is_dir():
+        remedy = format_remedy(file.name for file in sorted(path.rglob("*")))
+        raise DataError(f"--input {pattern}: no image or volume found{remedy}")
+    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
+    raise DataError(f"--input {pattern}: {problem}")
+
+
+def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
+    """The files that a glob matches, and each picture below the folders that it matches."""
+    start = _start_of_glob(Path(pattern))
+    is_output = _below_test(start, output)
+    matches = []
+    for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
+        base = path.relative_to(start)
+        if ".." in base.parts:
+            raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
+        if path.is_file():
+            if not is_output(path):
+                matches.append(StemmedFile(stem_of(base), path))
+        elif path.resolve() != output.resolve():
+            for stem, file in _pictures_below(path, output):
+                matches.append(StemmedFile(base / stem, file))
+    return matches
+
+
+def _start_of_glob(path: Path) -> Path:
+    """The part of a glob before its first wildcard: a folder."""
+    if path.is_dir():
+        return path
+    for index, part in enumerate(path.parts):
+        if glob.has_magic(part):
+            return Path(*path.parts[:index])
+    return Path()
+
+
+def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
+    """The pictures below a folder but for those below `output`; a line says how many other files are there."""
+    if output.resolve() == folder.resolve():
+        raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
+    files = _visible_files(folder, _below_test(folder, output))
+    names = sorted(file.name for file in files if not _is_picture(file))
+    if names:
+        first = next((name for name in names if format_remedy([name])), names[0])
+        others = counted(len(names), "file that is", "files that are")
+        say(f"{folder}: left out {others} not read, the first is {first}{format_remedy([first])}")
+    return _stemmed(files, folder)
+
+
+def pictures_below(folder: Path) -> list[StemmedFile]:
+    """The pictures and volumes below a folder."""
+    return _stemmed(_visible_files(folder), folder)
+
+
+def _visible_files(folder: Path, is_output: Callable[[Path], bool] = lambda file: False) -> list[Path]:
+    """The files below a folder but for outputs, and for hidden ones, which programs leave behind."""
+    files = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not is_hidden and file.is_file() and not is_output(file):
+            files.append(file)
+    return files
+
+
+def _stemmed(files: Iterable[Path], folder: Path) -> list[StemmedFile]:
+    """The pictures among files below a folder, with their paths below it."""
+    return [StemmedFile(stem_of(file.relative_to(folder)), file) for file in files if _is_picture(file)]
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
+
+
+def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:
+    """A test for files that are found only because the folder `other` lies below the `folder` of inputs."""
+    others = other.resolve()
+    if folder.resolve() not in others.parents:
+        return lambda file: False  # then no links of files need to be resolved
+    return lambda file: others in file.resolve().parents
+
+
+def stem_of(file: Path) -> Path:
+    """A path without its extension; CASE.nii.gz becomes CASE."""
+    if is_volume(file):
+        return file.with_name(volume_stem(file.name))
+    return file.with_suffix("")
+
+
+def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[StemmedFile, list[Path]]:
     """The files of each input: one file, or one for each channel of a volume or each band of an image.
 
     The bands of an image are files if its folder holds a TIFF that is named after each band.
 
     Volumes CASE_0000, CASE_0001, ... are the channels of CASE if there are as many as the model takes.
     """
-    cases = _cases(files, rules.channels)
-    groups: dict[InputKey, list[Path]] = {}
+    cases = _cases([file for file in files if is_volume(file.path)], rules.channels)
     scenes = _scenes(files, rules.bands)
-    for stem, path in files:
-        folder = path.parent
+    groups: dict[StemmedFile, list[Path]] = {}
+    for file in files:
+        folder = file.path.parent
         if folder in scenes:
-            scene_stem = stem.parent
-            if not scene_stem.name:
-                scene_stem = Path(folder.name)
-            groups[InputKey(folder, scene_stem)] = scenes[folder]
-            continue
-        key = cases.get(path, InputKey(path, stem))
-        groups.setdefault(key, []).append(path)
+            stem = file.stem.parent if file.stem.parent.name else Path(folder.name)
+            groups[StemmedFile(stem, folder)] = scenes[folder]
+        else:
+            groups.setdefault(cases.get(file.path, file), []).append(file.path)
     return groups
 
 
-def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
+def _cases(volumes: Sequence[StemmedFile], channels: int) -> dict[Path, StemmedFile]:
     """{file: its case} of volumes whose channels are files.
 
     They are numbered from 0000 to the last channel, or are all numbered 0000; or as many lie in one folder and have the
     same name but for the last word, as those of BraTS.
     """
-    volumes = [file for file in files if is_volume(file.path)]
-    numbered: dict[InputKey, list[tuple[str, Path]]] = {}
+    numbered: dict[StemmedFile, dict[str, Path]] = {}
+    worded: dict[StemmedFile, list[Path]] = {}
     for stem, path in volumes:
         match = CHANNEL.fullmatch(stem.name)
         if match:
-            key = InputKey(path.parent, stem.with_name(match[1]))
-            numbered.setdefault(key, []).append((match[2], path))
-    expected = [f"{channel:04}" for channel in range(channels)]
-    numbers: dict[InputKey, list[str]] = {}
-    for key, entries in numbered.items():
-        numbers[key] = sorted(number for number, _ in entries)
-    all_are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
-    cases: dict[Path, InputKey] = {}
-    for key, entries in numbered.items():
-        if all_are_first or (channels > 1 and numbers[key] == expected):
-            for _, path in entries:
-                cases[path] = key
-    if channels > 1:
-        cases |= _worded_cases([file for file in volumes if file.path not in cases], channels)
-    return cases
-
-
-def _worded_cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
-    """{file: its case} of the volumes that are as many as the model has channels, but for the last word of a name."""
-    paths: dict[InputKey, list[Path]] = {}
-    for stem, path in files:
+            case = StemmedFile(stem.with_name(match[1]), path.parent)
+            numbered.setdefault(case, {})[match[2]] = path
         name = CHANNEL_WORD.sub("", stem.name)
-        case = stem.parent if name in ("", stem.parent.name) else stem.with_name(name)
-        paths.setdefault(InputKey(path.parent, case), []).append(path)
-    cases: dict[Path, InputKey] = {}
-    for key, of_case in paths.items():
-        if len(of_case) == channels:
-            cases |= dict.fromkeys(of_case, key)
+        case_stem = stem.parent if name in ("", stem.parent.name) else stem.with_name(name)
+        worded.setdefault(StemmedFile(case_stem, path.parent), []).append(path)
+    expected = [f"{channel:04}" for channel in range(channels)]
+    all_are_first = len(numbered) == len(volumes) and all(list(found) == ["0000"] for found in numbered.values())
+    cases: dict[Path, StemmedFile] = {}
+    for case, paths in worded.items():
+        if len(paths) == channels > 1:
+            cases |= dict.fromkeys(paths, case)
+    for case, found in numbered.items():
+        if all_are_first or (channels > 1 and sorted(found) == expected):
+            cases |= dict.fromkeys(found.values(), case)
     return cases
 
 
@@ -203,10 +357,10 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
     return scenes
 
 
-def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: InputRules) -> list[Job]:
+def _read_input(file: StemmedFile, files: Sequence[Path], output: Path, rules: InputRules) -> list[Job]:
     """The jobs of an input, one for each of its pages."""
     first = files[0]
-    job = Job(image=first, size=None, output=output / key.stem, root=output)
+    job = Job(image=first, size=None, output=output / file.stem, root=output)
     volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
         with suppress(DataError):  # of a header that cannot be read, which the job reports

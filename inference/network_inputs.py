@@ -29,7 +29,7 @@ class NetworkInputs(NamedTuple):
     Args:
         tensors: (C, h, w) for each network.
         size: (H, W) of the image itself.
-        pixels: (h, w, C), decoded for the first network; None unless requested.
+        pixels: (h, w, C), decoded for the first network; None where nobody needs them any more.
         missing: (H, W) bool, true where the image holds no data; None if it has data everywhere.
     """
 
@@ -52,9 +52,7 @@ def check_takes_images(config: UNetConfig, name: str) -> None:
         raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
 
-def read_inputs(
-    image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int, *, keep_pixels: bool
-) -> NetworkInputs:
+def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int) -> NetworkInputs:
     """The input of each network; the image is read once for all networks that need the same detail."""
     decoded: dict[Hashable, WindowedArray] = {}
     tensors = []
@@ -68,9 +66,7 @@ def read_inputs(
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
-    missing = missing_pixels(first.array)
-    pixels = first.array if keep_pixels else None
-    return NetworkInputs(tensors, first.size, pixels, missing)
+    return NetworkInputs(tensors, first.size, first.array, missing_pixels(first.array))
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing | None = None) -> Size:

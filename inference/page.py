@@ -47,7 +47,7 @@ class PagePredictor:
         self.predictor = Predictor.from_pretrained(model, best_device())
         self.output_format = new_format(self.predictor.config)
         extensions = (*self.output_format.mask_extensions, *self.output_format.extensions, OVERLAY)
-        self.requested = RequestedOutputs(self.output_format, self.predictor.task, extensions)
+        self.requested = RequestedOutputs(self.output_format, extensions)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
@@ -51,9 +52,9 @@ class PredictionPipeline:
         """
         if job in self.finished_jobs or job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
-        inputs = self.predictor.inputs(job.source, job.name, job.page, keep_pixels=self.requested.shows_image)
+        inputs = self.predictor.inputs(job.source, job.name, job.page)
         if not self.requested.shows_image:
-            return inputs
+            return inputs._replace(pixels=None)
         pixels = inputs.pixels
         if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
             pixels = read_image(job.source, job.name, job.page)
@@ -132,19 +133,24 @@ class PredictionPipeline:
         self.output_format.write(image, self.requested.extensions)
         if image.job.truth is None:
             return None
-        try:
+        with _score_errors("; the prediction is written anyway"):
             return self._score(image)
-        except (DataError, OSError) as error:
-            raise ScoreError(f"{error}; the prediction is written anyway") from error
 
     def _score_written(self, job: Job) -> Score:
         """The score of a prediction that was written before. Raises ScoreError if it cannot be scored."""
         assert job.size is not None
-        try:
+        with _score_errors():
             decoded = self.output_format.read_written(job, job.output.parent)
             return self._score(PredictedImage(job, job.size, decoded))
-        except (DataError, OSError) as error:
-            raise ScoreError(str(error)) from error
 
     def _score(self, image: PredictedImage) -> Score:
         return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)
+
+
+@contextmanager
+def _score_errors(note: str = "") -> Iterator[None]:
+    """In this context, an error of a file becomes a ScoreError, with a note."""
+    try:
+        yield
+    except (DataError, OSError) as error:
+        raise ScoreError(f"{error}{note}") from error

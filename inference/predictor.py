@@ -258,11 +258,9 @@ class Predictor:
         """The device of the networks."""
         return self.networks[0].mean.device
 
-    def inputs(
-        self, image: ImageSource, name: str = "image", page: int = 0, *, keep_pixels: bool = False
-    ) -> NetworkInputs:
+    def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> NetworkInputs:
         """The inputs of the networks, read by `read_inputs`."""
-        return read_inputs(image, self.configs, name, page, keep_pixels=keep_pixels)
+        return read_inputs(image, self.configs, name, page)
 
     @torch.inference_mode()
     def logits_of_batch(self, batch: Sequence[NetworkInputs]) -> list[Tensor]:

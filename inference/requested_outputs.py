@@ -13,7 +13,6 @@ from tasks import new_format
 from tasks.job import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from tasks.objects.write import TABLE, write_coco
 from tasks.prediction_format import PredictionFormat
-from tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class RequestedOutputs:
     """
 
     output_format: PredictionFormat
-    task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
     boundary: bool = False
@@ -50,9 +48,14 @@ class RequestedOutputs:
 
     def wanted(self, job: Job) -> list[str]:
         """The fields of `Decoded` beside the labels that the files and the score of a job need."""
-        fields = {"probabilities": PROBABILITIES in self.extensions, "uncertainty": UNCERTAINTY in self.extensions}
-        fields["certainty"] = job.truth is not None and job.volume is None
-        return [field for field, is_wanted in fields.items() if is_wanted]
+        fields = []
+        if PROBABILITIES in self.extensions:
+            fields.append("probabilities")
+        if UNCERTAINTY in self.extensions:
+            fields.append("uncertainty")
+        if job.truth is not None and job.volume is None:
+            fields.append("certainty")
+        return fields
 
     @property
     def shows_image(self) -> bool:
@@ -94,7 +97,7 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
     extensions += [extension for extension, is_given in flags.items() if is_given]
     if args.polygons:
         extensions.append(f".{args.polygons}")
-    return RequestedOutputs(output_format, predictor.task, tuple(extensions), args.overwrite, args.boundary)
+    return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
 
 
 def check_polygons(kind: str, output_format: PredictionFormat) -> None:

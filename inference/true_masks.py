@@ -15,8 +15,7 @@ from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.folder import composed, detect_suffix
 from data_utils.sources.records import Record, Records
-from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
-from inference.inputs import input_stem, page_stem
+from inference.inputs import IMAGES_OF, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.classes.reader import AnnotatedClasses
@@ -133,7 +132,7 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
     """True masks by their stems; `inputs`, resolved paths, and images that have a folder of masks are left out."""
     if not folder.is_dir():
         raise DataError(f"--truth {folder}: is not a folder")
-    pictures = pictures_among(files_below(folder), folder)
+    pictures = pictures_below(folder)
     in_mask_folder = mask_folder_test([picture.path for picture in pictures])
     pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
     return {stem: path for stem, path in pictures if path.resolve() not in inputs}

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from inference.input_files import files_of_patterns
-from inference.inputs import InputRules, jobs_of_files, named_job
+from inference.inputs import InputRules, files_of_patterns, jobs_of_files, named_job
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance

@@ -42,7 +42,7 @@ ROOMS = {
         "models network_inputs tiling",
         "views",
         "predictor",
-        "input_files provenance predict_settings",
+        "provenance predict_settings",
         "requested_outputs report inputs",
         "true_masks true_points written_files",
         "work pipeline",

@@ -162,7 +162,7 @@ written_files = pytest.mark.parametrize(
 def run_pipeline(batches: list[list[Job]], extensions: tuple[str, ...]) -> None:
     """Predict and score; the scores come from what was fetched, and each file is there."""
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
-    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
+    writer = RequestedOutputs(new_format(predictor.config), extensions)
     results = list(PredictionPipeline(predictor, writer, set()).run(batches))
     jobs_done = [job for batch in batches for job in batch]
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * len(jobs_done)

@@ -1,6 +1,6 @@
 """What predict.py takes: files, folders, globs, and pages of TIFFs.
 
-Modules: inference/input_files.py, inference/inputs.py, inference/network_inputs.py.
+Modules: inference/inputs.py, inference/network_inputs.py.
 """
 
 import json
@@ -17,8 +17,7 @@ from support.prediction import touch
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
-from inference.input_files import files_of_patterns
-from inference.inputs import InputRules, find_jobs
+from inference.inputs import InputRules, files_of_patterns, find_jobs
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.job import Job

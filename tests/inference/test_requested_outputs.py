@@ -31,7 +31,7 @@ TASK = Classes(CLASSES.names)
 
 
 def test_a_legend_lies_beside_overlays(tmp_path):
-    writer = RequestedOutputs(ClassFormat(CLASSES), TASK, (MASK, OVERLAY))
+    writer = RequestedOutputs(ClassFormat(CLASSES), (MASK, OVERLAY))
     writer.write_legend(tmp_path)
     assert writer.shows_image
     legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
@@ -39,14 +39,14 @@ def test_a_legend_lies_beside_overlays(tmp_path):
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):
-    RequestedOutputs(ObjectFormat(("nothing", "cell")), TASK, (MASK, OVERLAY)).write_legend(tmp_path)
+    RequestedOutputs(ObjectFormat(("nothing", "cell")), (MASK, OVERLAY)).write_legend(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def new_writer(**options) -> RequestedOutputs:
     """A writer of masks and probabilities."""
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    return RequestedOutputs(output_format, Classes(("a", "b")), (MASK, PROBABILITIES), **options)
+    return RequestedOutputs(output_format, (MASK, PROBABILITIES), **options)
 
 
 def write_at(file: Path, seconds: int) -> None:

@@ -16,7 +16,7 @@ from support.written_files import PLACE
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
-from inference.input_files import files_below
+from inference.inputs import pictures_below
 from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
 from tasks.job import Job, MaskFile
@@ -317,7 +317,7 @@ def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
 def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path):
     order = np.random.default_rng(0).permutation(40)
     touch(tmp_path, *[f"{number % 3}/{number:02}.png" for number in order])
-    files = [file.relative_to(tmp_path).as_posix() for file in files_below(tmp_path) if file.is_file()]
+    files = [file.stem.as_posix() for file in pictures_below(tmp_path)]
     assert files == sorted(files)
     assert len(files) == 40
 

@@ -61,7 +61,7 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
 
 def writer_of(predictor: Predictor, extensions: tuple[str, ...] = (".png",), **options) -> RequestedOutputs:
     """A writer of what the predictor answers, by the extensions of its files."""
-    return RequestedOutputs(new_format(predictor.config), predictor.task, extensions, **options)
+    return RequestedOutputs(new_format(predictor.config), extensions, **options)
 
 
 def write_logits(
@@ -73,7 +73,7 @@ def write_logits(
     **image: Any,
 ) -> Decoded:
     """Write the files of a job from logits (outputs, *size); `image` holds further fields of `PredictedImage`."""
-    requested = RequestedOutputs(output_format, task, extensions)
+    requested = RequestedOutputs(output_format, extensions)
     job.output.parent.mkdir(parents=True, exist_ok=True)
     size = tuple(logits.shape[1:])
     decoded = decode_strips(new_decoder(task), logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))

@@ -165,7 +165,7 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     task = landmarks("markups", "LPS")
     job = tilted_volume_job(tmp_path)
-    writer = RequestedOutputs(PointFormat(task), task, (MASK, PROBABILITIES))
+    writer = RequestedOutputs(PointFormat(task), (MASK, PROBABILITIES))
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)

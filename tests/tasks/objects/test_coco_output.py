@@ -15,7 +15,6 @@ from support.written_files import write_labels, write_object_table
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import MASK
-from tasks.objects.loss import Objects
 from tasks.objects.write import TABLE, ObjectFormat, run_lengths, write_coco
 
 coco_masks = pytest.importorskip("pycocotools.mask")
@@ -76,7 +75,7 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
-    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, jobs)
+    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), (MASK,)).write_coco(tmp_path, jobs)
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 

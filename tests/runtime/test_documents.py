@@ -74,7 +74,7 @@ def test_keys_that_stand_twice_are_kept_as_pairs():
 
 YAML = {
     "empty": "",
-    "nested": "[" * 2000,
+    "nested": "[" * 500,
     "nested a little": "[" * 80 + "]" * 80,
     "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     "itself": "a: &a [*a]\n",

@@ -399,6 +399,7 @@ def test_the_cpu_profile_runs_on_the_cpu_everywhere(launch):
     assert description(launch("cpu", "--forked", CUDA_VISIBLE_DEVICES="0")) == on_cpu(1)
 
 
+@pytest.mark.slow
 def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
     process = launch("multi_cpu", ACCELERATE_USE_CPU="true")
     assert description(process) == on_cpu(2)

@@ -61,9 +61,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(
-    "script", ["train.py", "predict.py", "app.py", "compare.py", "review.py", "data_utils.pack", "data_utils.shapes"]
-)
+@pytest.mark.parametrize("script", ["train.py", "data_utils.pack"])
 def test_an_interrupt_of_the_imports_is_one_line(tmp_path: Path, script: str):
     (tmp_path / "numpy.py").write_text(IMPORTS_ARE_INTERRUPTED)  # is imported in place of the library
     command = [ROOT / script] if script.endswith(".py") else ["-m", script]
@@ -109,7 +107,7 @@ def test_a_ctrl_c_that_is_delivered_twice_is_one(start):
     assert process.stderr.read().count("stopping after this step") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
 def test_other_signals_ask_as_often_as_they_like(start, number):
     process = start(ASKED)
     assert process.stdout.readline() == "ready\n"

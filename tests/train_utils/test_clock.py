@@ -187,7 +187,7 @@ def test_more_minutes_go_on_where_the_run_had_ended(timed, tiny_folder, monkeypa
     monkeypatch.setattr(clock_module, "slowness", lambda: 1.0)
     flags = ["--dataset", tiny_folder, *QUICK, "--resume", "auto", "--max-minutes"]
     assert "the run has finished" in run_train(timed.folder, *flags, "0.2").output
-    longer = run_train(timed.folder, *flags, "0.4")
+    longer = run_train(timed.folder, *flags, "0.3")
     assert longer.exit_code == 0, longer.output
     assert longer.steps("train/loss")[-1] > last
 

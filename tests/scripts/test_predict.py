@@ -83,25 +83,6 @@ def test_a_model_is_opened_with_the_flags_that_say_how_it_predicts(monkeypatch, 
     assert opened == [("m", "cpu", options)]
 
 
-@pytest.mark.parametrize(
-    ("flags", "smallest", "drops_border"),
-    [([], None, False), (["--min-size", "7", "--drop-border"], 7, True)],
-    ids=["none", "both"],
-)
-def test_objects_are_chosen_by_the_flags(monkeypatch, tmp_path, fails_with, flags, smallest, drops_border):
-    chosen = []
-
-    def choose_objects(*arguments: object, **options: object) -> None:
-        chosen.append((arguments, options))
-        raise ModelError("no such task")
-
-    predictor = SimpleNamespace(task="task", change_task=None)
-    monkeypatch.setattr("predict.Predictor.from_pretrained", lambda *_, **options: predictor)
-    monkeypatch.setattr("predict.choose_objects", choose_objects)
-    fails_with(predict("m", ["i"], tmp_path, *flags), "no such task", 1)
-    assert chosen == [(("task", smallest), {"drops_border": drops_border})]
-
-
 SIZES = {"a": (20, 30), "b": (33, 17), "sub/a": (1, 1), "sub/c": (64, 9), "sub/d": (12, 14)}  # of `photos`
 
 

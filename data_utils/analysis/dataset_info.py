@@ -18,7 +18,7 @@ from data_utils.analysis.normalization import (
     usable_spacings,
     volume_normalization,
 )
-from data_utils.class_map import ClassFields
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import Records
 from data_utils.targets.reader import TargetReader
@@ -26,13 +26,7 @@ from runtime.cache import digest
 from runtime.console import counted, listing
 from unet.config import IGNORE_INDEX, MaskValue, NetworkAxes, Preprocess, level_axes
 
-NO_CLASSES: ClassFields = {
-    "class_names": (),
-    "class_values": (),
-    "ignore_value": None,
-    "joined_values": (),
-    "outside_class": None,
-}
+NO_CLASSES = ClassMap((), (), None).to_preprocess()
 
 
 @dataclass(frozen=True)

@@ -91,11 +91,6 @@ class SplitInspection:
                 yield content, pixels, by_content[start:end]
             start = end
 
-    @property
-    def usable(self) -> list[int]:
-        """The indices of the records that can be used."""
-        return np.flatnonzero(self.members >= 0).tolist()
-
     def usable_sizes(self) -> np.ndarray:
         """(N, 2 or 3) int32; a record without a size has the most frequent one, so that fillers add no new shape."""
         is_known = np.asarray(self.sizes.any(axis=1))

@@ -303,14 +303,17 @@ class LabelReader(MaskReader):
         if self.class_map is not None:
             names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         sets = LabelSets.from_names(place_by_set, self.class_names, self.class_values, names, self.background)
-        if sets.are_complete:
+        if len(sets.flags) == 1:
             return self
         return replace(self, label_sets=sets).with_labeled_pixels(pixels)
 
     def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         """`with_pixels`, each image counted for the classes that it is labeled for; see `partly_labeled`."""
         assert self.label_sets is not None
-        return replace(self, class_pixels=self.label_sets.class_pixels(pixels, self.count_pixels))
+        counts = np.zeros(len(self.class_names), np.int64)
+        for labeled_for, set_pixels in pixels.items():
+            counts += np.where(self.label_sets.flags_of(labeled_for), self.count_pixels(set_pixels), 0)
+        return replace(self, class_pixels=tuple(counts.tolist()))
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         if self.label_sets is None:
@@ -320,4 +323,4 @@ class LabelReader(MaskReader):
     def describe(self) -> str:
         if self.label_sets is None:
             return self.describe_classes()
-        return self.describe_classes() + self.label_sets.describe()
+        return f"{self.describe_classes()}, some images labeled for some of these only ({self.label_sets.location})"

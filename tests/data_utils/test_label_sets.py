@@ -17,13 +17,7 @@ def test_an_image_is_labeled_for_a_joined_class_if_it_is_for_each_of_its_values(
     expected = [(False, False), *[(True, False)] * 4, (False, True), (False, True)]
     assert [label_sets.flags_of(names) for names in sets] == expected
     assert label_sets.flags_of(None) == label_sets.flags[0] == (True, True)
-    assert label_sets.describe() == ", some images labeled for some of these only (here)"
-
-
-def test_pixels_of_a_class_are_counted_in_images_that_are_labeled_for_it():
-    label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
-    pixels = {None: {0: 3 * 10**9, 1: 2}, ("a",): {0: 10, 1: 20}}
-    assert label_sets.class_pixels(pixels, lambda counts: (counts[0], counts[1])) == (3 * 10**9 + 10, 2)
+    assert label_sets.location == "here"
 
 
 def test_a_name_that_is_nearly_one_of_a_class_is_asked_about():
@@ -63,6 +57,6 @@ def test_names_are_those_of_classes_or_values_or_of_the_data_set(names, flags):
 def test_the_background_is_unknown_where_a_class_is(names):
     assert sets_of({names: "a"}, CLASS_MAP).flags_of(names)[0] is False
     unnamed = ClassMap(("0", "1", "2"), (0, 1, 2), None)
-    assert sets_of({("1", "2"): "a"}, unnamed).are_complete
+    assert sets_of({("1", "2"): "a"}, unnamed).flags == ((True, True, True),)
     streets = ClassMap(("road", "car"), (0, 1), None)
     assert sets_of({("car",): "a"}, streets).flags_of(("car",)) == (False, True)

@@ -143,13 +143,13 @@ def test_the_files_are_good_before_they_are_damaged(content):
     assert read_mask(content, "f").shape[:2] in ((24, 32), (32, 24))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(damaged())
 def test_damaged_files_end_in_an_error_of_ours(content):
     read_all(content)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.binary(max_size=200), st.sampled_from([content[:12] for content in FILES.values()] + [b""]))
 def test_noise_ends_in_an_error_of_ours(noise, start):
     read_all(start + noise)

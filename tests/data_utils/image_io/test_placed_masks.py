@@ -3,7 +3,6 @@
 Modules: data_utils/sources/places.py.
 """
 
-import json
 import os
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import tifffile
 from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
-from support.launches import predict
 from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.config import DataConfig
@@ -33,7 +31,6 @@ from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
-from unet import Preprocess, UNet, UNetConfig
 
 
 def write_pairs(folder, transform, mask_of=lambda mask: mask, crs=UTM):
@@ -76,8 +73,7 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     assert info.train.sizes.tolist() == [[40, 56]] * 2
 
 
-@pytest.mark.parametrize("task", [None, "objects"])
-@pytest.mark.parametrize("val_blocks", [None, 20.0])
+@pytest.mark.parametrize(("task", "val_blocks"), [(None, None), ("objects", 20.0)])
 def test_numbered_objects_on_another_grid_are_objects(tmp_path, task, val_blocks):
     for number in range(4):
         ids = np.zeros((80, 160), np.uint16)
@@ -230,25 +226,6 @@ def test_a_mask_in_another_crs_is_a_one_line_error(tmp_path):
     report, problems = check_data(class_config(tmp_path))
     assert problems == 3
     assert "EPSG:32634" in report
-
-
-def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
-    classes = {"class_values": (0, 1), "class_names": ("a", "b"), "ignore_value": 255}
-    preprocess = Preprocess(mean=(300.0,) * 5, std=(50.0,) * 5, place=True, **classes)
-    network = UNet(UNetConfig(5, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess))
-    network.save_pretrained(tmp_path / "m")
-    bands, mask = scene(0)
-    image = write_raster(tmp_path / "in" / "a.tif", bands)
-    write_raster(tmp_path / "same" / "a.tif", mask[None])
-    wide = np.pad(mask, ((3, 30), (9, 2)))
-    write_raster(tmp_path / "wide" / "a.tif", wide[None], transform=NORTH_UP @ Affine.translation(-9, -3))
-
-    def scores(truth: str) -> dict:
-        output = tmp_path / "out" / truth
-        assert predict(tmp_path / "m", [image], output, "--truth", tmp_path / truth).returncode == 0
-        return json.loads((output / "metrics.json").read_text())
-
-    assert scores("wide") == scores("same")
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

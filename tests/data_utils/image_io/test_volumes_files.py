@@ -373,7 +373,7 @@ def damaged(draw) -> tuple[str, bytes]:
     return name.split()[0], gzip.compress(content) if name == "a.nii.gz" else bytes(content)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(damaged())
 @pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
 def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):

@@ -4,13 +4,10 @@ Module: data_utils/loading/loaders.py.
 """
 
 import resource
-import subprocess
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import pytest
 import torch
-from support.launches import PROGRAMS, TINY, launch
 from torch.utils.data import DataLoader, TensorDataset
 
 from data_utils.loading.loaders import PackedCollate, Parcel, raise_open_file_limit
@@ -83,13 +80,3 @@ def test_a_batch_whose_worker_was_killed_is_a_one_line_error(monkeypatch, error)
     unpack, content = Parcel({}).__reduce__()
     with pytest.raises(UserError, match="worker"):
         unpack(*content)
-
-
-def limited(limit: str, size: int, *flags: str | Path) -> subprocess.CompletedProcess:
-    """train.py with a worker, under a limit of the operating system."""
-    return launch(PROGRAMS / "limited.py", limit, str(size), "train.py", *flags, *TINY[:-1], "1", "--max-steps", "2")
-
-
-def test_a_run_whose_batches_are_larger_than_a_file_may_be_ends_in_a_one_line_error(tiny_folder, tmp_path, fails_with):
-    flags = ["--dataset", tiny_folder, "--output-dir", tmp_path / "run", "--image-size", "256", "256"]
-    fails_with(limited("RLIMIT_FSIZE", 500_000, *flags), "cannot pass on a batch (file too large)", 1)

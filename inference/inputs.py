@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, BandSource, PageFile, VolumeFile, format_remedy
-from data_utils.image_io.placed_masks import read_grid
+from data_utils.image_io.places import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing

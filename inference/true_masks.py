@@ -9,7 +9,7 @@ from typing import TypeVar
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
-from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
+from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotations, holds_masks

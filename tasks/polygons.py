@@ -149,4 +149,4 @@ def check_places(jobs: Iterable[Job], extension: str) -> None:
 
 def epsg_code(place: Place | None) -> int | None:
     """The EPSG number of the CRS of a place."""
-    return place.crs.epsg if place and place.crs else None
+    return place.crs if place and isinstance(place.crs, int) else None

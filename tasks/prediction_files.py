@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import tifffile
 
-from data_utils.image_io.places import NODATA, Place
+from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.windowed import WindowedImage
@@ -31,6 +31,7 @@ MASK_LEVEL = 6
 OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
 TILE = 256  # pixels of a side of a tile of a TIFF
 CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
+NODATA = 42113  # the tag of GDAL for the value of pixels without data, as text
 
 
 class PredictedImage(NamedTuple):

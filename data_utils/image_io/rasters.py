@@ -15,10 +15,10 @@ import tifffile
 
 from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors
 from data_utils.image_io.gdal import gdal_errors, open_directory
-from data_utils.image_io.places import has_place_tags
 from data_utils.image_io.tiff import (
     check_segments,
     has_bands,
+    has_place_tags,
     has_plain_pixels,
     is_tiff,
     open_page,

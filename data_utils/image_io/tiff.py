@@ -12,7 +12,6 @@ import tifffile
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, image_errors
 from data_utils.image_io.pictures import TURNED_ORIENTATIONS
-from data_utils.image_io.places import has_place_tags
 from runtime.documents import check_regular
 
 MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
@@ -25,6 +24,10 @@ PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that
     (RGB, 4, "uint8"),
 }
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+# tags of the place, by the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html
+PIXEL_SCALE, TIE_POINT, TRANSFORMATION = 33550, 33922, 34264
+KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS = 34735, 34736, 34737
+PLACE_TAGS = (PIXEL_SCALE, TIE_POINT, TRANSFORMATION, KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS)
 X_RESOLUTION, Y_RESOLUTION = 282, 283  # tags: pixels in a length
 PHYSICAL_SIZE = re.compile(r'PhysicalSize([XYZ])="([^"]{1,40})"')
 PHYSICAL_UNIT = re.compile(r'PhysicalSizeXUnit="([^"]{1,40})"')
@@ -202,6 +205,11 @@ def has_plain_pixels(page: tifffile.TiffPage) -> bool:
 def is_upright(page: tifffile.TiffPage) -> bool:
     """Whether a page is seen as it is stored."""
     return page.tags.valueof("Orientation", default=1) == 1
+
+
+def has_place_tags(page: tifffile.TiffPage) -> bool:
+    """Whether a page has tags with its place in the world."""
+    return any(code in page.tags for code in (PIXEL_SCALE, TRANSFORMATION, KEY_DIRECTORY))
 
 
 def check_segments(page: tifffile.TiffPage) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.placed_masks import Grid, read_source_grid
-from data_utils.image_io.places import Place
+from data_utils.image_io.places import Grid, Place, read_source_grid
 from data_utils.image_io.windowed import Box, SceneWindow
 from data_utils.sources.records import Parts, Record, Records, divide
 from runtime.console import listing
@@ -42,7 +41,7 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
     for index, grid in enumerate(grids):
         place = grid.place
         height, width = grid.size
-        origin = origins.setdefault(_key(place), place)
+        origin = origins.setdefault(place.crs, place)
         if height * width / side**2 > MOST_BLOCKS:
             raise DataError(
                 f"--val-blocks: {records.name(index)} says that it has {height} x {width} pixels, which are too many"
@@ -50,7 +49,7 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
             )
         for (top, bottom), (left, right) in product(_cuts(height, side), _cuts(width, side)):
             column, row = origin.to_pixels(*place.to_world((left + right) / 2, (top + bottom) / 2))
-            block = (_key(place), math.floor(row / side), math.floor(column / side))
+            block = (place.crs, math.floor(row / side), math.floor(column / side))
             blocks.append(number_by_block.setdefault(block, len(number_by_block)))
             windows.append((index, top, bottom, left, right, height, width))
     if len(number_by_block) < 2:
@@ -148,10 +147,10 @@ def _boxes(records: Records, origins: dict[object, Place]) -> dict[object, dict[
         place, box = placed_box
         columns = np.array([box.left, box.right, box.left, box.right], float)
         rows = np.array([box.top, box.top, box.bottom, box.bottom], float)
-        origin = origins.setdefault(_key(place), place)
+        origin = origins.setdefault(place.crs, place)
         corners = np.stack(origin.to_pixels(*place.to_world(columns, rows)))
         corner_box = np.concatenate([corners.min(axis=1), corners.max(axis=1)])
-        boxes.setdefault(_key(place), {})[records.name(i)] = corner_box
+        boxes.setdefault(place.crs, {})[records.name(i)] = corner_box
     return boxes
 
 
@@ -162,8 +161,3 @@ def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
     if grid is None:
         return None
     return grid.place, window.box if window else Box(0, grid.size[0], 0, grid.size[1])
-
-
-def _key(place: Place) -> object:
-    """A key that is equal for places of one CRS."""
-    return place.crs and (place.crs.epsg or place.crs.definition)

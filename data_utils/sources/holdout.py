@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.placed_masks import read_source_grid
+from data_utils.image_io.places import read_source_grid
 from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRecords, select
 from runtime.console import listing

@@ -14,7 +14,7 @@ from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
-from data_utils.image_io.placed_masks import PlacedMask
+from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import SceneWindow

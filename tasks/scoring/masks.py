@@ -10,7 +10,7 @@ import torch
 
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import RenderedMask, VolumeFile
-from data_utils.image_io.placed_masks import PlacedMask
+from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.reader import read_colors, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing

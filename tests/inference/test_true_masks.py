@@ -15,7 +15,7 @@ from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
-from data_utils.image_io.placed_masks import PlacedMask
+from data_utils.image_io.places import PlacedMask
 from inference.inputs import pictures_below
 from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError

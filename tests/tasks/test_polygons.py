@@ -21,7 +21,7 @@ from support.launches import predict
 from support.rasters import UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.places import Crs, Place
+from data_utils.image_io.places import Place
 from inference import predictor as predictor_module
 from inference.requested_outputs import check_polygons
 from runtime.errors import DataError, SettingsError
@@ -257,7 +257,7 @@ def test_geojson_holds_each_place_of_a_corner(tmp_path):
 
 @pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
 def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
-    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=Crs(epsg)), [])
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=epsg), [])
     collection = json.loads((tmp_path / "a.geojson").read_text())
     assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
     assert collection["features"] == []

@@ -23,8 +23,7 @@ from support.prediction import write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.placed_masks import read_grid
-from data_utils.image_io.places import Place
+from data_utils.image_io.places import Place, read_grid
 from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.predictor import Predictor

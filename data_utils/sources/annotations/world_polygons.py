@@ -21,8 +21,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
 from data_utils.image_io.gdal import is_gdal_error, load_rasterio
-from data_utils.image_io.placed_masks import Grid, read_grid
-from data_utils.image_io.places import Crs
+from data_utils.image_io.places import Crs, Grid, crs_name, read_grid
 from data_utils.mask_values import number_type
 from data_utils.sources.annotations.documents import reading
 from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
@@ -315,7 +314,7 @@ def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> 
     rings = list(chain.from_iterable(shape.rings for shape in shapes))
     corners = np.concatenate(rings)
     try:
-        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target.epsg or target.definition)]
+        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
         if systems[0] == systems[1]:
             return list(shapes)
         moved_corners = np.stack(transform(*systems, *corners.T), axis=1)
@@ -323,7 +322,7 @@ def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> 
         if not is_gdal_error(error):
             raise
         if type(error).__name__ != OUT_OF_REACH:
-            raise DataError(f"{file}: no way from {source[:80]} to {target} ({one_line(error)})") from error
+            raise DataError(f"{file}: no way from {source[:80]} to {crs_name(target)} ({one_line(error)})") from error
         if len(shapes) > 1:
             half = len(shapes) // 2
             return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)

@@ -13,16 +13,16 @@ from rasterio.warp import Resampling, reproject
 from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.config import DataConfig
-from data_utils.image_io import placed_masks
+from data_utils.image_io import places
 from data_utils.image_io.formats import PageFile
-from data_utils.image_io.placed_masks import (
+from data_utils.image_io.places import (
     Grid,
+    Place,
     PlacedMask,
     on_grid,
     read_grid,
     read_source_grid,
 )
-from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.load import load_records
@@ -163,7 +163,7 @@ def coarse_mask(tmp_path):
 def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
     with open_windowed(coarse_mask) as picture:
         whole = np.asarray(picture.read(0, 8))
-        monkeypatch.setattr(placed_masks, "ROWS", 3)
+        monkeypatch.setattr(places, "ROWS", 3)
         assert np.array_equal(picture.read(0, 8), whole)
         assert np.array_equal(picture.read(2, 7, 3, 8), whole[2:7, 3:8])
     assert np.array_equal(coarse_mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])

@@ -10,7 +10,7 @@ from support.in_process import run_train
 from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
 from data_utils.config import DataConfig
-from data_utils.image_io.placed_masks import Grid, read_grid
+from data_utils.image_io.places import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks

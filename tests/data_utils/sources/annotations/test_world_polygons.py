@@ -15,7 +15,6 @@ from pyproj import Transformer
 from rasterio.features import rasterize
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
-from data_utils.image_io.places import Crs
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.world_polygons import read_shapes
 from data_utils.sources.finders import find_in_folder
@@ -263,7 +262,7 @@ def test_polygons_of_geojson_are_in_the_crs_that_it_names_or_in_degrees(tmp_path
     if name:
         content["crs"] = {"properties": {"name": name}}
     file.write_text(json.dumps(content))
-    (ring,) = read_shapes(str(file), None, Crs(32633)).shapes[0].rings
+    (ring,) = read_shapes(str(file), None, 32633).shapes[0].rings
     expected = Transformer.from_crs(crs, 32633, always_xy=True).transform(*np.array([*corners, corners[0]]).T)
     np.testing.assert_allclose(ring, np.transpose(expected), rtol=1e-9)
 
@@ -313,11 +312,11 @@ def test_a_feature_of_geojson_that_is_no_area_of_a_kind_is_named(tmp_path, geome
 def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs):
     file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs=crs))
     with pytest.raises(DataError, match=rf"^.*a\.geojson: no way from .*{crs[5:]} to EPSG:32633 \("):
-        read_shapes(file, None, Crs(32633))
+        read_shapes(file, None, 32633)
 
 
 def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
-    assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, Crs(32633)).shapes
+    assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes
 
 
 @pytest.fixture

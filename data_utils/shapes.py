@@ -12,6 +12,7 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 import numpy as np
 from PIL import Image
 
+from data_utils.sources.records import Records
 from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
 from runtime.cli import Arguments, empty_folder
 from runtime.console import say
@@ -36,10 +37,10 @@ def main() -> None:
     args = parser.parse_args()
 
     splits = {"train": Shapes(args.train, args.seed), "val": Shapes(args.val, args.seed, VAL_FIRST)}
-    for split, records in splits.items():
+    for split, rows in splits.items():
         for kind in ("images", "masks"):
             (args.out / split / kind).mkdir(parents=True)
-        for record in records:
+        for record in Records(rows):
             Image.fromarray(np.asarray(record["image"])).save(args.out / split / "images" / f"{record['name']}.png")
             mask = Image.fromarray(np.asarray(record["target"]))
             mask.putpalette(np.ravel(COLORS).tolist())  # makes it a "P" image, indices as they are

@@ -128,7 +128,7 @@ def unlisted_images(findings: Findings) -> Iterator[str]:
     """Images that a `classes.csv` does not list."""
     names: list[str] = []
     for records in findings.records:
-        names += records.metadata.unlisted
+        names += records.unlisted
     if names:
         images = counted(len(names), "image has", "images have")
         yield f"{images} no row in classes.csv, which means labeled for all classes: {listing(names)}"

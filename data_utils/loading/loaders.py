@@ -29,7 +29,7 @@ from data_utils.loading.dataset import (
     collate_evaluation,
     collate_training,
 )
-from data_utils.sources.records import StreamRecords
+from data_utils.sources.records import StreamRows
 from runtime.errors import SettingsError, UserError, one_line
 from runtime.machine import default_workers
 from runtime.parallel import end_workers, lost_worker
@@ -118,16 +118,16 @@ def build_loaders(
     if num_workers is None:
         num_workers = default_workers(device)
     # every lane of this process, and each lane's groups side by side
-    if isinstance(records, StreamRecords):
-        records.open_groups = batch_split.micro_batch_size * batch_split.accumulation * SIDE_BY_SIDE
+    if isinstance(records.rows, StreamRows):
+        records.rows.open_groups = batch_split.micro_batch_size * batch_split.accumulation * SIDE_BY_SIDE
         processes = max(count for count in STREAM_WORKERS if count <= num_workers)
         train.threads = val.threads = max(1, num_workers // max(1, processes))
         num_workers = processes
     # a process without a batch would only wait
     num_workers = min(num_workers, max(len(steps) * batch_split.accumulation, len(val_sampler)))
-    if isinstance(info.val.records, StreamRecords):
+    if isinstance(info.val.records.rows, StreamRows):
         # the batches of an evaluation go round among all processes
-        info.val.records.is_scattered = True
+        info.val.records.rows.is_scattered = True
     if num_workers:
         atexit.register(end_workers)
         raise_open_file_limit()

@@ -14,7 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.places import Grid, Place, read_source_grid
 from data_utils.image_io.windowed import Box, SceneWindow
-from data_utils.sources.records import Parts, Record, Records, divide
+from data_utils.sources.records import Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -55,7 +55,7 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     indices, parts = np.split(np.array(windows), [1], axis=1)
-    cut = divide(records, indices[:, 0], Parts(parts, _window_name, _window), block_side=side)
+    cut = divide(records, indices[:, 0], parts, _window_name, _window, block_side=side)
     return cut, np.array(blocks)
 
 
@@ -87,15 +87,15 @@ def _cuts(length: int, side: int) -> list[tuple[int, int]]:
     return list(pairwise(np.linspace(0, length, parts + 1).round().astype(int).tolist()))
 
 
-def _window(record: Record, name: str, part: Sequence[int]) -> Record:
+def _window(record: Record, part: Sequence[int]) -> Record:
     """A window of an image; a part is its top, bottom, left and right, and (H, W) of the image."""
     if _is_whole(part):
         return record
     box = Box(*part[:4])
     size = (part[4], part[5])
-    image = SceneWindow(record["image"], name, size, box)
-    mask = SceneWindow(record["target"], name, size, box)
-    return {**record, "image": image, "target": mask, "name": name}
+    image = SceneWindow(record["image"], record["name"], size, box)
+    mask = SceneWindow(record["target"], record["name"], size, box)
+    return {**record, "image": image, "target": mask}
 
 
 def _window_name(name: str, part: Sequence[int]) -> str:

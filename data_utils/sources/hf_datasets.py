@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.image_io.formats import format_remedy
 from data_utils.sources.folder import names_in
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Rows
 from data_utils.sources.streams.remote import file_errors
 from runtime.cache import digest
 from runtime.documents import check_regular
@@ -36,10 +36,10 @@ class TableName(NamedTuple):
     split: str
 
 
-class HFRecords(Records):
-    """Rows of a `datasets.Dataset` as records whose pictures are still encoded.
+class HFRows(Rows):
+    """Rows of a `datasets.Dataset`, whose pictures are still encoded.
 
-    A process that receives the records, pickled, and lacks the Arrow files of their rows must call `open_here` before
+    A process that receives them, pickled, and lacks the Arrow files of their rows must call `open_here` before
     it reads any.
 
     Args:

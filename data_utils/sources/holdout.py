@@ -10,7 +10,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.places import read_source_grid
 from data_utils.sources.blocks import cut_blocks
-from data_utils.sources.records import Records, StreamRecords, select
+from data_utils.sources.records import Records, StreamRows, select
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -61,17 +61,17 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
     return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
 
 
-def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
+def hold_out_shards(rows: StreamRows, fraction: float, seed: int) -> tuple[Records, Records]:
     """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
-    files, file_by_group = np.unique(records.groups[:, 0], return_inverse=True)
+    files, file_by_group = np.unique(rows.groups[:, 0], return_inverse=True)
     if len(files) < 2:
         raise DataError(
             f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
         )
-    sizes = np.bincount(file_by_group, weights=records.group_sizes)
+    sizes = np.bincount(file_by_group, weights=rows.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
     held_out = np.isin(file_by_group, _first_groups(order, sizes, sizes.sum() * fraction))
-    return records.subset(~held_out), records.subset(held_out)
+    return Records(rows.subset(~held_out)), Records(rows.subset(held_out))
 
 
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
@@ -98,8 +98,7 @@ def _fold_by_group(order: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarr
 
 def group_by_file(records: Records, config: DataConfig) -> Groups:
     """The pages of a file are a group, unless all are pages of one."""
-    files = records.file_numbers()
-    numbers = files if files.any() else np.arange(len(records))
+    numbers = records.indices if records.indices.any() else np.arange(len(records))
     are_whole = len(np.unique(numbers)) == len(records)
     return records, numbers, _kind(records) if are_whole else "files, whose pages stay together"
 
@@ -146,16 +145,15 @@ GROUPINGS: dict[str, Callable[[Records, DataConfig], Groups]] = {
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
     """A line if both parts, drawn from one sequence, may show the same thing."""
-    whole = train.origin()
-    if whole is not val.origin():
+    if train.rows is not val.rows:
         return ()
-    numbers = np.concatenate([train.file_numbers(), val.file_numbers()])
+    numbers = np.concatenate([train.indices, val.indices])
     if len(numbers) > 1 and not numbers.any():
         return (
             f"all {len(numbers)} images are pages of one file; neighbors of training pages validate, so the scores are"
             " too good: give a second file, or a validation split",
         )
-    if len({below for _, below in whole.image_folders()}) < 2:
+    if len({below for _, below in train.rows.image_folders}) < 2:
         return ()
     train_folders, val_folders = ({os.path.dirname(part.name(i)) for i in range(len(part))} for part in (train, val))
     shared = sorted(train_folders & val_folders - {""})

@@ -6,7 +6,6 @@ A file holds names of classes. The reader of targets checks that the data set ha
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.folder import composed, walk
-from data_utils.sources.records import ALL, LabelSet, Records, select_all
+from data_utils.sources.records import ALL, UNLISTED, LabelSet, Records, describe
 from runtime.console import listing
 from runtime.documents import parse_csv
 from runtime.errors import DataError, one_line
@@ -175,7 +174,7 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     labeled_splits: list[Records] = []
     for records in splits:
         files_by_folder: dict[str, LabelFiles] = {}
-        for folder, below in records.image_folders():
+        for folder, below in records.rows.image_folders:
             images = Path(folder, below)
             rule = _find_rule(Path(folder), below, root) if reads_rules else None
             files = LabelFiles(_find_table(images, root, tables), rule)
@@ -227,33 +226,33 @@ def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
 def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) -> Records:
     """The records with their label sets from the table and the rule of each folder; a table comes before a rule."""
     all_labels: list[ImageLabels | None] = []
-    unlisted: list[str] = []
+    unlisted: list[int] = []
     for i, record in enumerate(records):
         image, *_ = source_files(record["image"])
         table, rule = files_by_folder.get(os.path.dirname(image), LabelFiles(None, None))
-        labels = table.find(image, record["name"]) if table else None
-        labels = labels or rule
-        if table and labels is None:
-            unlisted.append(record["name"])
+        labels = (table and table.find(image, record["name"])) or rule
         classes = records.label_set(i)
+        if table and labels is None:
+            unlisted.append(i)
         if labels is None and classes is not None:
             labels = ImageLabels(classes, records.metadata.label_sets[classes])
         all_labels.append(labels)
     return with_labels(records, all_labels, unlisted)
 
 
-def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:
+def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[int] = ()) -> Records:
     """The records with the label set of each, None for all classes; unchanged if all have all classes.
 
-    `unlisted` are names of records that are missing in the `classes.csv` of their folder.
+    `unlisted` are the records that are missing in the `classes.csv` of their folder.
     """
     locations: dict[LabelSet, str] = {}
-    for image_labels in labels:
-        if image_labels is not None:
-            locations.setdefault(image_labels.classes, image_labels.location)
+    for each in labels:
+        if each is not None:
+            locations.setdefault(each.classes, each.location)
     if not locations and not unlisted:
         return records
     number_by_set = {classes: number for number, classes in enumerate(locations)}
-    numbers = [ALL if image_labels is None else number_by_set[image_labels.classes] for image_labels in labels]
-    whole = select_all(records, label_sets=locations, unlisted=tuple(unlisted))
-    return replace(whole, label_numbers=np.array(numbers, np.int32))
+    numbers = np.array([ALL if each is None else number_by_set[each.classes] for each in labels], np.int32)
+    indices = np.array(unlisted, np.int64)
+    numbers[indices] = np.where(numbers[indices] == ALL, UNLISTED, numbers[indices])
+    return describe(records, numbers, label_sets=locations)

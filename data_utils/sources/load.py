@@ -3,22 +3,23 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.finders import find_in_folder
-from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
+from data_utils.sources.hf_datasets import HFRows, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, as_objects, divide_by_channel
 from data_utils.sources.places import as_pictures, choose_bands, with_places
-from data_utils.sources.records import Records, SplitOpeners, select, split_openers
-from data_utils.sources.shapes import VAL_FIRST, Shapes
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.records import Metadata, Records, SplitOpeners, select, split_openers
+from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
+from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import file_kind, find_files
-from data_utils.sources.streams.webdataset import TarRecords
+from data_utils.sources.streams.webdataset import TarRows
 from data_utils.sources.volumes import divide_into_slices
 from runtime.errors import DataError
 from runtime.files import user_path
@@ -73,7 +74,9 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     """Both splits as the source has them; blocks to be held out are still in the first split."""
     if config.dataset == "shapes":
         check_flags(config, "its own validation images")
-        return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
+        metadata = Metadata(tuple(enumerate(CLASS_NAMES)))
+        val = Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
+        return Records(Shapes(SHAPES_LENGTHS[0]), metadata), Records(val, metadata)
     path = _path(config)
     if config.val_blocks is not None and not path.is_dir():
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
@@ -97,7 +100,11 @@ def _find_tables(config: DataConfig) -> SplitOpeners:
     splits: dict[str, tuple[object, TableName]] = {}
     for split, table in load_tables(config.dataset, config.dataset_config).items():
         splits[split] = table, TableName(config.dataset, config.dataset_config, split)
-    return split_openers(splits, HFRecords, config.image_column, config.mask_column)
+    return split_openers(splits, _open_table, config.image_column, config.mask_column)
+
+
+def _open_table(*settings: Any) -> Records:
+    return Records(HFRows(*settings))
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
@@ -115,11 +122,11 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
         url = "/".join(filter(None, ("hf://datasets", dataset, config.dataset_config)))
     splits = find_files(url, _named_splits(config))
     train_name, val_name = _choose(splits, config)
-    kind = TarRecords if file_kind(splits[train_name][0]) == ".tar" else ParquetRecords
+    kind = TarRows if file_kind(splits[train_name][0]) == ".tar" else ParquetRows
     train = kind.open(splits[train_name], config.image_column, config.mask_column)
     if val_name is None:
         return hold_out_shards(train, config.val_fraction, config.seed)
-    return train, kind.open(splits[val_name], config.image_column, config.mask_column)
+    return Records(train), Records(kind.open(splits[val_name], config.image_column, config.mask_column))
 
 
 def _named_splits(config: DataConfig) -> list[str]:

@@ -34,7 +34,6 @@ from data_utils.sources.folder import (
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.pictures import find_pictures
 from data_utils.sources.records import (
-    FileRecords,
     FileRow,
     Files,
     Metadata,
@@ -132,7 +131,7 @@ def _pair_classes(
     classes: NamedClasses,
     config: DataConfig,
     pages: Sequence[int | None] | None,
-) -> FileRecords:
+) -> Records:
     """The images of cases with the masks of classes; `pages` are those of `class_sources`, None for volumes.
 
     Raises DataError for files without partner, unless allowed.
@@ -199,7 +198,7 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 def open_class_folders(
     images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
-) -> FileRecords:
+) -> Records:
     """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
     image_files = files_by_stem(images, "images", suffixes)
     masks_by_stem: dict[str, dict[str, str]] = {}
@@ -320,7 +319,7 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
     return (None,) * channels if channels > 1 and (explicit or not is_color) else ()
 
 
-def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> FileRecords:
+def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> Records:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     classes = _numbered_classes(len(pages))
     absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]

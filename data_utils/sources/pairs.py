@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, detect_suffix, files_by_stem, natural_sort_key
-from data_utils.sources.records import FileRecords, FileRow, Files, Metadata, Sources, first_files
+from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, first_files
 from runtime.console import counted, listing
 from runtime.errors import DataError
 
@@ -43,7 +43,7 @@ def pair(
     *options: object,
     hint: Hint | None = None,
     is_named_by_case: bool = False,
-) -> FileRecords:
+) -> Records:
     """The cases with image and mask, in the order of images.
 
     Records are named after their first image, or after their case and then in the natural order of these names. The
@@ -95,11 +95,11 @@ def open_rows(
     *options: object,
     hint: Hint | None = None,
     location: Path | None = None,
-) -> FileRecords:
+) -> Records:
     """The records of rows that have image and target.
 
     Args:
-        folders, rows, sources, options: those of `FileRecords`.
+        folders, rows, sources, options: those of `FileRows`.
         unpaired: a line for each file without partner.
         hint: makes what stands behind these lines in the error.
         location: what the error names; None for the folder of images.
@@ -114,7 +114,7 @@ def open_rows(
         files = counted(len(unpaired), "file")
         more = "" if hint is None else hint()
         raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{more}")
-    return FileRecords(folders, rows, replace(metadata, unpaired=tuple(unpaired)), sources, *options)
+    return Records(FileRows(folders, rows, sources, *options), replace(metadata, unpaired=tuple(unpaired)))
 
 
 def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:

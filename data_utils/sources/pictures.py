@@ -17,7 +17,7 @@ from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem, natural_sort_key
 from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, as_files, find_masks, pair
-from data_utils.sources.records import FileRecords, FileRow, Files, Metadata, Parts, Record, Records, Sources, divide
+from data_utils.sources.records import FileRow, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import listing
@@ -103,7 +103,7 @@ def pair_pages(
     if len(indices) == len(records) and width == len(("number", "mask", "image")):
         return records
     rows = [part + [-1] * (width - len(part)) for part in parts]
-    return divide(records, np.array(indices), Parts(np.array(rows, np.int32), _page_name, _page))
+    return divide(records, np.array(indices), np.array(rows, np.int32), _page_name, _page)
 
 
 def _page_numbers(file: str) -> list[int]:
@@ -114,7 +114,7 @@ def _page_numbers(file: str) -> list[int]:
         return [0]
 
 
-def _page(record: Record, name: str, part: Sequence[int]) -> Record:
+def _page(record: Record, part: Sequence[int]) -> Record:
     """A page of a record.
 
     A part is the page's number from 1, 0 for a file of one page; the page of the mask; and those of the image, of which
@@ -125,7 +125,7 @@ def _page(record: Record, name: str, part: Sequence[int]) -> Record:
     if not number and not more_channels:
         return record
     image = PageFile(str(record["image"]), image_page, more_channels=more_channels)
-    return {"image": image, "target": PageFile(str(record["target"]), mask_page), "name": name}
+    return {**record, "image": image, "target": PageFile(str(record["target"]), mask_page)}
 
 
 def _page_name(name: str, part: Sequence[int]) -> str:
@@ -133,7 +133,7 @@ def _page_name(name: str, part: Sequence[int]) -> str:
     return f"{stem}_{part[0]:04}{extension}" if part[0] else name
 
 
-def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | None:
+def find_scenes(images: Path, masks: Path, config: DataConfig) -> Records | None:
     """The images of a folder whose bands are files, in a folder for each, with masks of their names; None if images
     are files.
 

@@ -1,10 +1,10 @@
-"""The one interface of a split: records by index, whatever their source; and those of local files."""
+"""The table of a data set: rows, wherever they come from, and the records of a split that are read from them."""
 
 import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -18,6 +18,7 @@ from runtime.cache import digest, digest_of_files
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 ALL = -1  # the number of a label set of all classes
+UNLISTED = -2  # the same, of an image that is missing in a list of label sets
 Files = tuple[str, ...]
 Sources = tuple[ImageSource, ImageSource]
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
@@ -73,7 +74,6 @@ class Metadata:
         modality: how the volumes were imaged, as their data set names it ("CT", "MRI"); None if it is not named.
         landmarks: the points that replace masks; None if there are masks.
         label_sets: the sets of classes that images are labeled for, if not for all, each with the place that lists it.
-        unlisted: names of images that are missing in a list of label sets.
         has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
@@ -87,7 +87,6 @@ class Metadata:
     modality: str | None = None
     landmarks: LandmarkNames | None = None
     label_sets: Mapping[LabelSet, str] = field(default_factory=dict)
-    unlisted: tuple[str, ...] = ()
     has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
@@ -95,27 +94,17 @@ class Metadata:
     annotations: AnnotationSummary | None = None
 
 
-class Records(ABC):
-    """A sequence of records.
+class Rows(ABC):
+    """Rows of a source by index, each of which is a record.
 
     Attributes:
-        metadata: what holds for all records.
         digest: a key of the content of all files; None if nothing can be cached under it.
-        group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
+        group_sizes: (G,) how many consecutive rows of a stream are read together; None if each is read alone.
+        image_folders: pairs of the images' folder and each folder below it with images; empty unless they are files.
     """
 
-    metadata = Metadata()
     group_sizes: np.ndarray | None = None
-
-    @property
-    def dims(self) -> int:
-        """2 for images, 3 for volumes."""
-        return self.metadata.dims
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether records are read one behind the other, from files that may be far away."""
-        return self.group_sizes is not None
+    image_folders: Collection[tuple[str, str]] = ()
 
     @cached_property
     def digest(self) -> str | None:
@@ -127,9 +116,6 @@ class Records(ABC):
     @abstractmethod
     def __getitem__(self, i: int) -> Record: ...
 
-    def __iter__(self) -> Iterator[Record]:
-        return (self[i] for i in range(len(self)))
-
     def name(self, i: int) -> str:
         """The name of a record; its pictures are not read if that can be avoided."""
         return self[i]["name"]
@@ -138,45 +124,15 @@ class Records(ABC):
         """The name of a record with the folders that its file of annotations lists."""
         return self.name(i)
 
-    def label_set(self, i: int) -> LabelSet | None:
-        """The classes that an image is labeled for; None if these are all."""
-        return None
-
-    def file_numbers(self) -> np.ndarray:
-        """(N,) int, the number of the file that each record is a part of, from 0."""
-        return np.arange(len(self))
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        """Pairs of the images' folder and each folder below it with images; empty if they are not local files."""
-        return set()
-
-    def origin(self) -> "Records":
-        """The records that are made from no others, of which these are some, or parts."""
-        return self
-
-    def open_here(self) -> None:  # noqa: B027  # most records need nothing
-        """Make the records readable in this process, which has received them from another, maybe on another machine.
-
-        Most records are readable already: their files have the same paths everywhere.
-        """
+    def open_here(self) -> None:  # noqa: B027  # most rows need nothing
+        """Make the rows readable in this process, which has received them from another, maybe on another machine."""
 
 
-SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records
-
-
-def split_openers(
-    splits: Mapping[str, Sequence[Any]], open_split: Callable[..., Records], *options: object
-) -> SplitOpeners:
-    """The openers of splits, each of which is opened from where it lies, and from options that all share."""
-    return {split: partial(open_split, *location, *options) for split, location in splits.items()}
-
-
-class ListRecords(Records):
+class ListRows(Rows):
     """Records that are in memory."""
 
-    def __init__(self, records: Iterable[Record], metadata: Metadata = Records.metadata) -> None:
+    def __init__(self, records: Iterable[Record]) -> None:
         self.records = list(records)
-        self.metadata = metadata
 
     def __len__(self) -> int:
         return len(self.records)
@@ -207,8 +163,8 @@ def first_files(row: FileRow) -> Sources:
     return row.images[0], row.targets[0]
 
 
-class FileRecords(Records):
-    """Records whose images and targets are local files.
+class FileRows(Rows):
+    """Rows whose images and targets are local files.
 
     The table is one array of bytes: a million Python strings would be copied, page by page, into every loader process
     as their reference counts change.
@@ -224,12 +180,7 @@ class FileRecords(Records):
     """
 
     def __init__(
-        self,
-        folders: tuple[Path, Path],
-        rows: Sequence[FileRow],
-        metadata: Metadata,
-        sources: Callable[..., Sources] = first_files,
-        *options: object,
+        self, folders: tuple[Path, Path], rows: Sequence[FileRow], sources: Callable[..., Sources], *options: object
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
         texts: list[bytes] = []
@@ -238,8 +189,7 @@ class FileRecords(Records):
             texts.append(b"\0".join([row.entry, *map(os.fsencode, cells)]))
         self.table = b"".join(texts)
         self.ends = np.cumsum([0, *map(len, texts)])
-        self.below = {os.path.dirname(row.images[0]) for row in rows if row.images}
-        self.metadata = metadata
+        self.image_folders = {(self.folders[0], os.path.dirname(row.images[0])) for row in rows if row.images}
         self.sources = sources
         self.options = options
 
@@ -247,59 +197,50 @@ class FileRecords(Records):
         return len(self.ends) - 1
 
     def __getitem__(self, i: int) -> Record:
-        row = self.row(i)
-        image, target = self.sources(row, *self.options)
+        row = self._row(i)
+        files = self._paths(row)
+        image, target = self.sources(row._replace(images=files[0], targets=files[1]), *self.options)
         return {"image": image, "target": target, "name": row.name}
 
-    def row(self, i: int) -> FileRow:
-        """A row with the paths of its files; an image that is not there is left out, such a target is ""."""
-        row = self._stored_row(i)
-        images = tuple(os.path.join(self.folders[0], file) for file in row.images if file)
-        targets = tuple(file and os.path.join(self.folders[1], file) for file in row.targets)
-        return row._replace(images=images, targets=targets)
-
-    def _stored_row(self, i: int) -> FileRow:
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"record {i} of {len(self)}")
-        i %= len(self)
+    def _row(self, i: int) -> FileRow:
         entry, *cells = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0")
         name, listed, count, *files = map(os.fsdecode, cells)
         return FileRow(name, tuple(files[: int(count)]), tuple(files[int(count) :]), listed, entry)
 
+    def _paths(self, row: FileRow) -> tuple[Files, Files]:
+        """The paths of images and targets; an image that is not there is left out, such a target is ""."""
+        images = tuple(os.path.join(self.folders[0], file) for file in row.images if file)
+        return images, tuple(file and os.path.join(self.folders[1], file) for file in row.targets)
+
     def name(self, i: int) -> str:
-        return self._stored_row(i).name
+        return self._row(i).name
 
     def listed_name(self, i: int) -> str:
-        row = self._stored_row(i)
+        row = self._row(i)
         return row.listed or row.name
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return {(self.folders[0], below) for below in self.below}
 
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of what is made from them."""
         paths: dict[str, None] = {}
         for i in range(len(self)):
-            row = self.row(i)
-            paths.update(dict.fromkeys(filter(None, row.images + row.targets)))
-        made = repr((self.sources.__name__, self.metadata.classes, self.metadata.landmarks, self.options))
-        return digest_of_files(paths, made.encode() + self.table)
+            images, targets = self._paths(self._row(i))
+            paths.update(dict.fromkeys(filter(None, images + targets)))
+        return digest_of_files(paths, repr((self.sources.__name__, self.options)).encode() + self.table)
 
 
-class StreamRecords(Records):
-    """Records of files that stay where they are. Records of one group are cheap to read together.
+class StreamRows(Rows):
+    """Rows of files that stay where they are. Rows of one group are cheap to read together.
 
     Args:
         files: URL or path of each file; files may change unnoticed.
         groups: (G, ...) int64, the groups in order; the first column is the index of the file.
-        group_sizes: (G,) int64, the number of records in each group.
+        group_sizes: (G,) int64, the number of rows in each group.
 
     Attributes:
-        ends: (G,) int64, the index behind the last record of each group.
+        ends: (G,) int64, the index behind the last row of each group.
         open_groups: how many groups are kept in memory.
-        is_scattered: whether records are asked for in an order that ignores groups; each is then read alone if
-            possible.
+        is_scattered: whether rows are asked for in an order that ignores groups; each is then read alone if possible.
     """
 
     group_sizes: np.ndarray
@@ -325,15 +266,15 @@ class StreamRecords(Records):
         self._lock = Lock()
 
     def _locate(self, i: int) -> tuple[int, int]:
-        """The group of a record, and the record's index in the group."""
+        """The group of a row, and the row's index in the group."""
         if not 0 <= i < len(self):
-            raise IndexError(f"record {i} of {len(self)}")
+            raise IndexError(f"row {i} of {len(self)}")
         group = int(np.searchsorted(self.ends, i, side="right"))
         return group, int(i - self.ends[group] + self.group_sizes[group])
 
     def _group_content(self, group: int) -> Any:
         """The content of a group; the groups used last are kept in memory."""
-        with self._lock:  # records are asked for in threads
+        with self._lock:  # rows are asked for in threads
             if group not in self._read:
                 while len(self._read) >= self.open_groups:
                     self._read.popitem(last=False)
@@ -343,146 +284,196 @@ class StreamRecords(Records):
 
     @abstractmethod
     def _read_group(self, group: int) -> Any:
-        """Read all records of a group at once."""
+        """Read all rows of a group at once."""
 
     @abstractmethod
-    def subset(self, is_chosen: np.ndarray) -> "StreamRecords":
-        """The records of the groups that `is_chosen`, (G,) bool, marks."""
+    def subset(self, is_chosen: np.ndarray) -> "StreamRows":
+        """The rows of the groups that `is_chosen`, (G,) bool, marks."""
 
 
-class Change(NamedTuple):
-    """How a selection changes each record that it reads; `key` tells different changes apart."""
-
-    key: str
-    apply: Callable[[Record], Record]
-
-
-class Parts(NamedTuple):
-    """Which part of its record each row of a selection is: a page of files, a slice of a volume, a window of a scene.
+class Step(NamedTuple):
+    """What is done to each record when it is read.
 
     Args:
-        numbers: (N, n) int, which part it is; each kind of part has its own numbers.
-        name: makes the name of a part, of the record's name and the numbers.
-        cut: makes the part of a record, called by a name.
+        key: tells different steps apart.
+        apply: makes another record of a record; or, of a record and numbers, a part of it.
+        numbers: (N, n) int, which part of its record each is: a page of files, a slice of a volume, a window of a
+            scene; None if records stay whole. Each kind of part has its own numbers.
+        rename: makes the name of a part, of the record's name and the numbers.
     """
 
-    numbers: np.ndarray
-    name: Callable[[str, Sequence[int]], str]
-    cut: Callable[[Record, str, Sequence[int]], Record]
+    key: str
+    apply: Callable[..., Record]
+    numbers: np.ndarray | None = None
+    rename: Callable[[str, Sequence[int]], str] | None = None
+
+    def name(self, i: int, name: str) -> str:
+        """The name of record `i`, which had a `name` before."""
+        return name if self.rename is None or self.numbers is None else self.rename(name, self.numbers[i].tolist())
+
+    def read(self, i: int, record: Record) -> Record:
+        """What the step makes of record `i`."""
+        if self.numbers is None:
+            return self.apply(record)
+        return self.apply({**record, "name": self.name(i, record["name"])}, self.numbers[i].tolist())
 
 
 @dataclass(eq=False)
-class Selection(Records):
-    """Some records of a source, in any order, or parts of them; each is changed when it is read.
+class Records:
+    """A sequence of records: rows of a table in any order, or parts of them, each changed when it is read.
 
     Args:
-        indices: (N,) int64, the indices of the records in the source.
-        parts: which parts of records these are; None for whole records.
-        changes: what is done to each, in this order.
-        label_numbers: (N,) int32, the index of each record's set among `metadata.label_sets`, ALL for all classes;
-            None if the source knows.
+        rows: the table.
+        metadata: what holds for all records.
+        indices: (N,) int64, the row of each record; None for all rows in their order.
+        label_numbers: (N,) int32, the index of each record's set among `metadata.label_sets`, or ALL, or UNLISTED; None
+            if all are labeled for all classes.
+        steps: what is done to each record, in this order.
+
+    Attributes:
+        group_sizes: that of the rows.
     """
 
-    source: Records = field()
-    indices: np.ndarray = field()
-    metadata: Metadata = field()
-    parts: Parts | None = None
-    changes: tuple[Change, ...] = ()
+    rows: Rows
+    metadata: Metadata = field(default_factory=Metadata)
+    indices: np.ndarray = None  # type: ignore[assignment]  # an array once it is made
     label_numbers: np.ndarray | None = None
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.group_sizes = self.rows.group_sizes
+        if self.indices is None:
+            self.indices = np.arange(len(self.rows))
+
+    @property
+    def dims(self) -> int:
+        """2 for images, 3 for volumes."""
+        return self.metadata.dims
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether records are read one behind the other, from files that may be far away."""
+        return self.group_sizes is not None
 
     @cached_property
     def digest(self) -> str | None:
-        """A digest of the source's digest and all that is selected and changed; None if the source has none."""
-        whole = self.source.digest
-        if whole is None:
+        """A key of the content of all files, and of what is made of them; None if nothing can be cached under it."""
+        if self.rows.digest is None:
             return None
-        keys: list[object] = [change.key for change in self.changes]
-        if self.parts is not None:
-            keys += [self.parts.cut.__name__, self.parts.numbers.tobytes()]
+        keys: list[object] = [self.metadata.classes, self.metadata.landmarks, self.indices.tobytes()]
+        for step in self.steps:
+            keys += [step.key, None if step.numbers is None else step.numbers.tobytes()]
         if self.label_numbers is not None:
             keys += [self._label_sets, self.label_numbers.tobytes()]
-        return digest(whole, self.indices.tobytes(), *keys)
+        return digest(self.rows.digest, *keys)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, i: int) -> Record:
-        record = self.source[int(self.indices[i])]
-        if self.parts is not None:
-            record = self.parts.cut(record, self.name(i), self.parts.numbers[i].tolist())
+        record = self.rows[int(self.indices[i])]
         labeled = self.label_set(i)
         if labeled is not None:
             record = {**record, "labeled": labeled}
-        for change in self.changes:
-            record = change.apply(record)
+        for step in self.steps:
+            record = step.read(i, record)
         return record
 
+    def __iter__(self) -> Iterator[Record]:
+        return (self[i] for i in range(len(self)))
+
     def name(self, i: int) -> str:
-        name = self.source.name(int(self.indices[i]))
-        return name if self.parts is None else self.parts.name(name, self.parts.numbers[i].tolist())
+        """The name of a record; its pictures are not read if that can be avoided."""
+        name = self.rows.name(int(self.indices[i]))
+        for step in self.steps:
+            name = step.name(i, name)
+        return name
 
     def listed_name(self, i: int) -> str:
-        return self.name(i) if self.parts is not None else self.source.listed_name(int(self.indices[i]))
+        """The name of a whole record with the folders that its file of annotations lists."""
+        return self.rows.listed_name(int(self.indices[i]))
 
     def label_set(self, i: int) -> LabelSet | None:
-        if self.label_numbers is None:
-            return self.source.label_set(int(self.indices[i]))
-        number = int(self.label_numbers[i])
-        return None if number == ALL else self._label_sets[number]
+        """The classes that an image is labeled for; None if these are all."""
+        number = ALL if self.label_numbers is None else int(self.label_numbers[i])
+        return None if number < 0 else self._label_sets[number]
 
     @cached_property
     def _label_sets(self) -> list[LabelSet]:
         return list(self.metadata.label_sets)
 
-    def file_numbers(self) -> np.ndarray:
-        return self.source.file_numbers()[self.indices]
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.source.image_folders()
-
-    def origin(self) -> Records:
-        return self.source.origin()
+    @property
+    def unlisted(self) -> list[str]:
+        """Names of images that are missing in a list of label sets."""
+        if self.label_numbers is None:
+            return []
+        return list(map(self.name, np.flatnonzero(self.label_numbers == UNLISTED).tolist()))
 
     def open_here(self) -> None:
-        self.source.open_here()
+        """Make the records readable in this process, which has received them from another, maybe on another machine.
+
+        Most records are readable already: their files have the same paths everywhere.
+        """
+        self.rows.open_here()
 
 
-def select_all(records: Records, **metadata: Any) -> Selection:
-    """A selection of all records, with other fields of their metadata."""
-    if isinstance(records, Selection):
-        return replace(records, metadata=replace(records.metadata, **metadata))
-    return Selection(records, np.arange(len(records)), replace(records.metadata, **metadata))
+class ListRecords(Records):
+    """Records that are in memory."""
+
+    def __init__(self, records: Iterable[Record], metadata: Metadata | None = None) -> None:
+        super().__init__(ListRows(records), metadata or Metadata())
 
 
-def select(records: Records, indices: np.ndarray) -> Selection:
+def _with(records: Records, **changes: Any) -> Records:
+    """The records with other fields."""
+    values = {each.name: getattr(records, each.name) for each in fields(Records)}
+    return Records(**values | changes)
+
+
+def describe(records: Records, label_numbers: np.ndarray | None = None, **metadata: Any) -> Records:
+    """The records with other fields of their metadata, and other label sets if they are given."""
+    numbers = records.label_numbers if label_numbers is None else label_numbers
+    return _with(records, metadata=replace(records.metadata, **metadata), label_numbers=numbers)
+
+
+def select(records: Records, indices: np.ndarray) -> Records:
     """The records at `indices`, (N,) int64."""
-    whole = select_all(records)
-    part = replace(whole, indices=whole.indices[indices])
-    if whole.parts is not None:
-        part.parts = whole.parts._replace(numbers=whole.parts.numbers[indices])
-    if whole.label_numbers is not None:
-        part.label_numbers = whole.label_numbers[indices]
-    if whole.metadata.unlisted:
-        names = {part.name(i) for i in range(len(part))}
-        unlisted = tuple(name for name in whole.metadata.unlisted if name in names)
-        part.metadata = replace(whole.metadata, unlisted=unlisted)
-    return part
+    steps: list[Step] = []
+    for step in records.steps:
+        steps.append(step if step.numbers is None else step._replace(numbers=step.numbers[indices]))
+    labels = records.label_numbers
+    if labels is not None:
+        labels = labels[indices]
+    return _with(records, indices=records.indices[indices], label_numbers=labels, steps=tuple(steps))
 
 
-def divide(records: Records, indices: np.ndarray, parts: Parts, **metadata: Any) -> Selection:
-    """Parts of the records at `indices`, (N,) int, with other fields of their metadata."""
-    divided = Selection(records, indices, replace(records.metadata, **metadata), parts)
-    unlisted = set(records.metadata.unlisted)
-    if unlisted:
-        numbers = [i for i, index in enumerate(indices.tolist()) if records.name(index) in unlisted]
-        divided.metadata = replace(divided.metadata, unlisted=tuple(map(divided.name, numbers)))
-    return divided
+def divide(
+    records: Records,
+    indices: np.ndarray,
+    numbers: np.ndarray,
+    rename: Callable[[str, Sequence[int]], str],
+    cut: Callable[[Record, Sequence[int]], Record],
+    **metadata: Any,
+) -> Records:
+    """Parts of the records at `indices`, (N,) int, as a `Step` makes them, with other fields of their metadata."""
+    step = Step(cut.__name__, cut, numbers, rename)
+    whole = select(describe(records, **metadata), indices)
+    return _with(whole, steps=(*whole.steps, step))
 
 
-def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Selection:
+def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Records:
     """The records with a change of each when it is read, and with other fields of their metadata."""
-    whole = select_all(records, **metadata)
-    return replace(whole, changes=(*whole.changes, Change(key, apply)))
+    return _with(describe(records, **metadata), steps=(*records.steps, Step(key, apply)))
+
+
+SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records
+
+
+def split_openers(
+    splits: Mapping[str, Sequence[Any]], open_split: Callable[..., Records], *options: object
+) -> SplitOpeners:
+    """The openers of splits, each of which is opened from where it lies, and from options that all share."""
+    return {split: partial(open_split, *location, *options) for split, location in splits.items()}
 
 
 def spread_indices(length: int, count: int) -> list[int]:

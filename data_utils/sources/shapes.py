@@ -5,21 +5,19 @@ import operator
 import numpy as np
 from PIL import Image
 
-from data_utils.sources.records import Metadata, Record, Records
+from data_utils.sources.records import Record, Rows
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
 SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
 VAL_FIRST = 1_000_000  # validation counts from here, so that no length of training split ever reaches it
 
 
-class Shapes(Records):
+class Shapes(Rows):
     """`length` records {"image": uint8 (H, W, 3), "target": uint8 (H, W) class indices, "name": str}.
 
     A record is a function of (seed, first + i) alone. Objects are rotated, textured and shaded, later ones cover
     earlier ones; light is uneven, pixels noisy. Hue and texture lean towards a class without settling it.
     """
-
-    metadata = Metadata(classes=tuple(enumerate(CLASS_NAMES)))
 
     def __init__(self, length: int, seed: int = 0, first: int = 0) -> None:
         self.length = length

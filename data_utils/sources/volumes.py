@@ -20,11 +20,9 @@ from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.folder import DataFolder, children, composed, files_by_stem, walk
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import (
-    FileRecords,
     FileRow,
     Files,
     Metadata,
-    Parts,
     Record,
     Records,
     Sources,
@@ -99,7 +97,7 @@ def find_volumes(folder: DataFolder) -> SplitOpeners:
     return split_openers(folder.splits, _open_folders, folder.suffixes, folder.config)
 
 
-def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
+def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> Records:
     """The cases of two folders; if a dataset.json has a list, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
@@ -128,7 +126,7 @@ def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
     return open_volumes((images, masks), cases, metadata, config)
 
 
-def open_volumes(folders: tuple[Path, Path], cases: Cases, metadata: Metadata, config: DataConfig) -> FileRecords:
+def open_volumes(folders: tuple[Path, Path], cases: Cases, metadata: Metadata, config: DataConfig) -> Records:
     """The volumes of cases, in natural order. Raises DataError for files without partner, unless allowed."""
     spacing = config.spacing or read_spacing(folders[0])
     return pair(folders, cases, metadata, config.allow_unpaired, volume_sources, spacing, is_named_by_case=True)
@@ -298,7 +296,7 @@ def divide_into_slices(volumes: Records) -> Records:
     depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
     indices = np.repeat(np.arange(len(volumes)), depths)
     numbers = np.concatenate([np.arange(depth) for depth in depths])
-    return divide(volumes, indices, Parts(numbers[:, None], _slice_name, _slice), dims=2)
+    return divide(volumes, indices, numbers[:, None], _slice_name, _slice, dims=2)
 
 
 def _depth(record: Record) -> int:
@@ -318,11 +316,11 @@ def _slice_name(name: str, part: Sequence[int]) -> str:
     return f"{name}_{part[0] + 1:04}"
 
 
-def _slice(record: Record, name: str, part: Sequence[int]) -> Record:
+def _slice(record: Record, part: Sequence[int]) -> Record:
     """A slice of a volume and of its label; a part is the index along z."""
     image = record["image"]
     mask = record["target"]
     assert isinstance(image, VolumeFile)
     assert isinstance(mask, VolumeFile)
     (z,) = part
-    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
+    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True)}

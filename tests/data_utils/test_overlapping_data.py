@@ -22,7 +22,7 @@ from data_utils.sources.overlapping import (
     open_channels,
     open_class_folders,
 )
-from data_utils.sources.records import FileRecords
+from data_utils.sources.records import Records
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 
@@ -194,7 +194,7 @@ def test_masks_or_images_of_classes_without_partner_are_left_out_by_a_flag(unpai
     records = opened(unpaired, allow_unpaired=True)
     assert [record["name"] for record in records] == ["s/a.png"]
     assert len(records.metadata.unpaired) == 2
-    assert records.image_folders() == {(f"{unpaired}/images", "s")}
+    assert records.rows.image_folders == {(f"{unpaired}/images", "s")}
 
 
 def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path):
@@ -215,7 +215,7 @@ def channel_files(tmp_path) -> list[Path]:
     return touch(tmp_path, "images/a.png", "images/b.png", "masks/a.npy", "masks/b.npy")
 
 
-def records_of_channels(folder: Path, pages: tuple[int | None, ...], **settings) -> FileRecords:
+def records_of_channels(folder: Path, pages: tuple[int | None, ...], **settings) -> Records:
     return open_channels(folder / "images", folder / "masks", pages, DataConfig(**settings))
 
 

@@ -21,7 +21,7 @@ import predict
 import train
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import file_kind, find_files
 from runtime.errors import DataError
 from runtime.redact import PASSWORD, redact, redact_all
@@ -199,7 +199,7 @@ def test_the_query_of_a_signed_file_is_no_part_of_its_name():
     assert file_kind("https://host/x.tar?token=a.parquet") == ".tar"
     assert file_kind("https://host/download?path=/x.parquet") == ".parquet"
     assert file_kind("s3://bucket/x?.zip") is None
-    records = ParquetRecords(["https://host/a.parquet?token=secret"], np.array([[0, 0, 0, 2]]), {"image": "i"})
+    records = ParquetRows(["https://host/a.parquet?token=secret"], np.array([[0, 0, 0, 2]]), {"image": "i"})
     records._read[0] = pa.array([b"1", b"2"]), pa.array([b"3", b"4"])
     assert records[0]["name"] == "a.parquet row 0"
 

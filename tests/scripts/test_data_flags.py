@@ -20,9 +20,9 @@ from data_utils.loading.augmentation import STRENGTHS
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.samples import new_samples
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.hf_datasets import HFRecords
+from data_utils.sources.hf_datasets import HFRows
 from data_utils.sources.load import load_records
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRows
 from runtime.errors import DataError
 from tasks import TASKS
 from tasks.classes.reader import ClassReader
@@ -128,14 +128,14 @@ def columns(run, tmp_path_factory) -> Path:
 
 @pytest.mark.flags("--image-column", "--mask-column", "--streaming")
 @pytest.mark.parametrize(
-    ("streaming", "kind"), [([], HFRecords), (["--streaming"], ParquetRecords)], ids=["loaded", "streamed"]
+    ("streaming", "kind"), [([], HFRows), (["--streaming"], ParquetRows)], ids=["loaded", "streamed"]
 )
 def test_columns_are_chosen_by_their_names(run, columns, streaming, kind):
     splits = load_records(
         config("--dataset", columns, "--image-column", "second", "--mask-column", "third", *streaming)
     )
     records = [record for split in splits for record in split]
-    whole = splits[0].origin()
+    whole = splits[0].rows
     first_image = np.asarray(Image.open(run.data / "train" / "images" / "cell_00.png"))
     last_mask = np.asarray(Image.open(run.data / "train" / "masks" / "cell_07.png"))
     assert isinstance(whole, kind)

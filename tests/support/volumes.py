@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.finders import find_in_folder
-from data_utils.sources.records import FileRecords
+from data_utils.sources.records import Records
 
 # voxel (x, y, z) -> mm of a file's own axes
 RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])
@@ -122,7 +122,7 @@ def volume_config(root: Path, **settings) -> DataConfig:
     return DataConfig(str(root), **({"val_fraction": 0.25} | settings))
 
 
-def training_volumes(root: Path, **settings) -> FileRecords:
+def training_volumes(root: Path, **settings) -> Records:
     """The records of the training split of a folder of volumes, before any is held out."""
     config = volume_config(root, **settings)
     return find_in_folder(root, (), config)["train"]()

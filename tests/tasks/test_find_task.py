@@ -10,7 +10,7 @@ from support.data_sets import load_info
 from support.objects import Masks, numbered, write_discs
 
 from data_utils.config import DataConfig
-from data_utils.sources.records import Metadata
+from data_utils.sources.records import ListRecords, Metadata
 from tasks.find_task import AMBIGUOUS_READING, find_task, reading_of_masks, task_warnings
 from tasks.objects.reader import ObjectReader
 from train_utils.check_data import check_data
@@ -38,8 +38,8 @@ def test_masks_number_objects_where_their_highest_values_differ_and_are_many(mas
 
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
-    records = Masks([numbered(8), numbered(9), numbered(10)])
-    records.records.insert(1, {"image": "", "target": "nowhere.png", "name": "gone"})
+    first, *others = Masks([numbered(8), numbered(9), numbered(10)])
+    records = ListRecords([first, {"image": "", "target": "nowhere.png", "name": "gone"}, *others])
     assert reading_of_masks(records) == "objects"
 
 

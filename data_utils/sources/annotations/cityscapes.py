@@ -18,9 +18,9 @@ from data_utils.sources.folder import natural_sort_key, splits_below, wanted_spl
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
     AnnotationSummary,
-    FileRecords,
     FileRow,
     Metadata,
+    Records,
     Sources,
     SplitOpeners,
     first_files,
@@ -76,7 +76,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     return {split: partial(open_records, folders, ending, allow_unpaired) for split, folders in splits.items()}
 
 
-def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> FileRecords:
+def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> Records:
     """Pairs of images and the masks with this ending."""
     cases = Cases(files(folders[0], IMAGE), files(folders[1], ending))
     ids: Sequence[int] = IDS

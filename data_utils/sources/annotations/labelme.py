@@ -44,7 +44,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem, walk
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import FileRecords, FileRow, Metadata, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import listing
 from runtime.documents import open_regular
@@ -276,7 +276,7 @@ def open_records(
     classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
-) -> FileRecords:
+) -> Records:
     """The images of JSON files."""
     rows: list[FileRow] = []
     objects: list[Counter[int]] = []

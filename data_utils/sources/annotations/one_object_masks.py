@@ -13,7 +13,7 @@ from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths
 from data_utils.sources.folder import children, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import FileRecords, FileRow, Metadata, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.errors import DataError
 
 IMAGES = "images"
@@ -99,7 +99,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
 
 
-def open_records(root: Path, allow_unpaired: bool) -> FileRecords:
+def open_records(root: Path, allow_unpaired: bool) -> Records:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
     unpaired: list[str] = []

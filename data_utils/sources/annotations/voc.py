@@ -14,7 +14,7 @@ from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.layout import SplitPaths, folder_in
 from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, FileRecords, Metadata, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -57,7 +57,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
     by_spelling = spellings(image_files)
 
-    def open_records(list_file: Path) -> FileRecords:
+    def open_records(list_file: Path) -> Records:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
         stems = list(dict.fromkeys([*mask_files, *image_files]))
         if list_file != masks:

@@ -34,7 +34,7 @@ from data_utils.sources.folder import (
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, FileRecords, Metadata, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -168,7 +168,7 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if is_visible_file(path.name, SUFFIXES) and path.is_file())
 
 
-def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: DataConfig) -> FileRecords:
+def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: DataConfig) -> Records:
     """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:

@@ -30,7 +30,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
-from data_utils.sources.records import FileRecords, Metadata, SplitOpeners
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -154,7 +154,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 def open_records(
     images: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
-) -> FileRecords:
+) -> Records:
     """Images of a folder or list, each with the text file of its name, in labels/ if the image is in images/.
 
     An image without a text file is background.

@@ -21,7 +21,7 @@ from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
-from data_utils.sources.records import FileRecords, FileRow, LandmarkNames, Metadata, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, LandmarkNames, Metadata, Records, Sources, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -165,7 +165,7 @@ def open_splits(root: Path, splits: Mapping[str, PointTable], absent: str | None
     return {split: partial(open_points, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
 
-def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> FileRecords:
+def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> Records:
     """The images of a table, or its volumes, wherever they are below `root`; and their points.
 
     `absent` is the meaning of an empty cell, as in `--absent`. Raises DataError for images that are not there, unless

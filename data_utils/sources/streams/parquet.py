@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from data_utils.sources.hf_datasets import find_columns, stored_picture
-from data_utils.sources.records import Record, StreamRecords
+from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import file_errors, open_file, retry
 from runtime.errors import DataError
 from runtime.redact import redact
 
 
-class ParquetRecords(StreamRecords):
-    """Rows of parquet files, local or wherever fsspec reaches, as records whose pictures are still encoded.
+class ParquetRows(StreamRows):
+    """Rows of parquet files, local or wherever fsspec reaches, whose pictures are still encoded.
 
     Args:
         files: URL or path of each file.
@@ -34,7 +34,7 @@ class ParquetRecords(StreamRecords):
         self.columns = columns
 
     @classmethod
-    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRecords":
+    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRows":
         """Read the footer of each file. Raises DataError for a file that cannot be read or has no pictures."""
         from datasets import Features
 
@@ -82,9 +82,9 @@ class ParquetRecords(StreamRecords):
         table = _read(self.files[file], lambda parquet: parquet.read_row_group(number, columns=columns))
         return table.column(self.columns["image"]), table.column(self.columns["mask"])
 
-    def subset(self, is_chosen: np.ndarray) -> "ParquetRecords":
-        """The records of the groups that `is_chosen`, (G,) bool, marks."""
-        return ParquetRecords(self.files, self.groups[is_chosen], self.columns)
+    def subset(self, is_chosen: np.ndarray) -> "ParquetRows":
+        """The rows of the groups that `is_chosen`, (G,) bool, marks."""
+        return ParquetRows(self.files, self.groups[is_chosen], self.columns)
 
 
 def _cell(column: Any, row: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
-from data_utils.sources.records import Record, StreamRecords
+from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retry
 from runtime.cache import digest, load_or_compute_arrays
 from runtime.errors import DataError
@@ -24,8 +24,8 @@ GAP = 2**18  # bytes between two pictures that are read with them: reading them 
 Index = dict[str, np.ndarray]
 
 
-class TarRecords(StreamRecords):
-    """Samples of tar files as records, the pictures of a group read at once.
+class TarRows(StreamRows):
+    """Samples of tar files, the pictures of a group read at once.
 
     Args:
         files: URL or path of each file.
@@ -44,7 +44,7 @@ class TarRecords(StreamRecords):
         self.lengths = lengths
 
     @classmethod
-    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRecords":
+    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRows":
         """Index all files. Raises DataError for a file that cannot be read or has no pairs of pictures."""
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
@@ -80,7 +80,7 @@ class TarRecords(StreamRecords):
         return self._read_pairs(group, end - int(self.group_sizes[group]), end)
 
     def _read_pairs(self, group: int, first: int, end: int) -> list[tuple[bytes, bytes]]:
-        """The pictures of records `first` to `end` - 1, all of one group: in most files they lie in one range."""
+        """The pictures of rows `first` to `end` - 1, all of one group: in most files they lie in one range."""
         starts = self.starts[first:end].ravel()
         ends = starts + self.lengths[first:end].ravel()
         order = np.argsort(starts)
@@ -97,11 +97,11 @@ class TarRecords(StreamRecords):
             pictures.append(contents[number][begin:stop])
         return list(zip(pictures[::2], pictures[1::2], strict=True))
 
-    def subset(self, is_chosen: np.ndarray) -> "TarRecords":
-        """The records of the groups that `is_chosen`, (G,) bool, marks."""
+    def subset(self, is_chosen: np.ndarray) -> "TarRows":
+        """The rows of the groups that `is_chosen`, (G,) bool, marks."""
         samples = np.repeat(is_chosen, self.group_sizes)
         groups = self.groups[is_chosen]
-        return TarRecords(self.files, groups, self.names[samples], self.starts[samples], self.lengths[samples])
+        return TarRows(self.files, groups, self.names[samples], self.starts[samples], self.lengths[samples])
 
 
 def group_samples(counts: Sequence[int]) -> np.ndarray:

@@ -231,7 +231,7 @@ def wrong_label(tmp_path):
     """Two volumes, of which the second has the label of the first, which is smaller."""
     info = write_volumes(tmp_path, [(6, 7, 8), (6, 8, 8)])
     records = info.train.records
-    records.records[1]["target"] = records[0]["target"]
+    records.rows.records[1]["target"] = records[0]["target"]
     return info
 
 

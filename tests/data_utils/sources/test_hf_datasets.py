@@ -25,7 +25,8 @@ from support.picture_folders import (
 
 from data_utils.image_io.reader import read_mask
 from data_utils.sources import hf_datasets
-from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
+from data_utils.sources.hf_datasets import HFRows, TableName, find_columns
+from data_utils.sources.records import Records
 from runtime.errors import DataError
 
 
@@ -106,8 +107,8 @@ def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
     return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
 
 
-def records_of(table, mask_column: str | None = None) -> HFRecords:
-    return HFRecords(table, TableName("some/table", None, "train"), None, mask_column)
+def records_of(table, mask_column: str | None = None) -> Records:
+    return Records(HFRows(table, TableName("some/table", None, "train"), None, mask_column))
 
 
 ROWS = {"image": [png(0)] * 3, "mask": [png(1)] * 3, "label": [png(2)] * 3}
@@ -192,7 +193,7 @@ def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tab
         here.open_here()
         assert list(there) == list(here)
         assert there.digest == here.digest
-    files = {file["filename"] for records in received for file in records.origin().rows.cache_files}
+    files = {file["filename"] for records in received for file in records.rows.rows.cache_files}
     assert files
     assert all(file.startswith(str(tmp_path / "another cache")) for file in files)
 

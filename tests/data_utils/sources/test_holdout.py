@@ -13,7 +13,7 @@ from support.picture_folders import names, write_pictures
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.holdout import hold_out, hold_out_shards
-from data_utils.sources.records import ListRecords, Metadata, StreamRecords
+from data_utils.sources.records import ListRecords, Metadata, StreamRows
 from runtime.errors import DataError
 
 
@@ -155,7 +155,7 @@ def test_folds_of_a_data_set_with_validation_images_are_refused():
         load_info("shapes", fold="1/5")
 
 
-class Stream(StreamRecords):
+class Stream(StreamRows):
     """Files of records that are never read."""
 
     def subset(self, chosen: np.ndarray) -> "Stream":
@@ -178,7 +178,7 @@ def test_whole_files_of_a_stream_are_held_out(sizes, fraction, held_out):
         train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, np.array(sizes)), fraction, seed)
         assert len(val) == held_out
         assert len(train) == sum(sizes) - held_out
-        assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
+        assert not set(train.rows.groups[:, 0]) & set(val.rows.groups[:, 0])
 
 
 def called(*names: str, dims: int = 2) -> ListRecords:
@@ -208,7 +208,7 @@ def test_shards_of_unequal_size_are_held_out_by_their_records():
     held_out = []
     for seed in range(6):
         _, val = hold_out_shards(Stream(list("abcd"), groups, sizes), 0.3, seed)
-        held_out.append(len(set(val.groups[:, 0])))
+        held_out.append(len(set(val.rows.groups[:, 0])))
     # the large file alone, or small ones in the order of the seed until 30 of 100 records are there
     large_first = [np.random.default_rng(seed).permutation(4)[0] == 0 for seed in range(6)]
     assert [count == 1 for count in held_out] == large_first

@@ -42,8 +42,8 @@ def test_a_table_lies_above_all_splits(request, layout, train, val):
     training, validation = load_records(DataConfig(str(folder)))
     assert [training.label_set(i) for i in range(2)] == [("car",), ("dog",)]
     assert [validation.label_set(i) for i in range(2)] == [("person",), None]
-    assert training.metadata.unlisted == ()
-    assert validation.metadata.unlisted == ("b.png",)
+    assert training.unlisted == []
+    assert validation.unlisted == ["b.png"]
 
 
 def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
@@ -51,7 +51,7 @@ def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
     train, val = load_records(DataConfig(str(outer_splits)))
     assert train.label_set(1) == ("car",)
     assert val.label_set(1) is None
-    assert val.metadata.unlisted == ()
+    assert val.unlisted == []
 
 
 def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
@@ -88,7 +88,7 @@ def test_a_row_comes_before_a_rule(ruled_sites):
     (ruled_sites / "classes.csv").write_text("image,classes\nsite_b/b.png,car\n")
     assert labels_by_name(ruled_sites) == LABELS_OF_SITES | {"site_b/b.png": ("car",)}
     train, _ = load_records(DataConfig(str(ruled_sites)))
-    assert {*train.metadata.unlisted} <= {"d.png", "site_c/e.png"}
+    assert {*train.unlisted} <= {"d.png", "site_c/e.png"}
 
 
 def test_a_table_comes_before_the_annotations(tmp_path):

@@ -55,7 +55,7 @@ def test_each_page_is_a_record_and_the_pages_of_a_file_have_its_number(folders):
     assert records[1]["image"] == f"{folders[0]}/one.tif"
     assert records[3]["image"] == PageFile(f"{folders[0]}/two.tif", 1)
     assert records[3]["target"] == PageFile(f"{folders[1]}/two.tif", 1)
-    assert records.file_numbers().tolist() == [0, 1, 2, 2]
+    assert records.indices.tolist() == [0, 1, 2, 2]
 
 
 def test_an_image_with_another_number_of_pages_than_its_mask_is_refused(folders):

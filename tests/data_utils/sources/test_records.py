@@ -1,4 +1,4 @@
-"""Records of a data set: what some of them say of the whole; names, paths and keys of those of local files."""
+"""Records of a data set: some of them, and parts of them; names, paths and keys of those of local files."""
 
 import os
 from dataclasses import replace
@@ -8,26 +8,21 @@ import numpy as np
 from support.data_sets import unnoticed_changes
 
 from data_utils.sources.records import (
-    FileRecords,
+    ALL,
+    UNLISTED,
     FileRow,
+    FileRows,
     LandmarkNames,
     ListRecords,
     Metadata,
+    Record,
+    Records,
+    change,
+    describe,
+    divide,
     first_files,
     select,
-    select_all,
 )
-
-
-class LabeledRecords(ListRecords):
-    """Three records, each of which is labeled for a class of its number."""
-
-    def __init__(self) -> None:
-        super().__init__([{"image": "", "target": "", "name": name} for name in "abc"])
-
-    def label_set(self, i):
-        return (str(i),)
-
 
 METADATA = Metadata(
     classes=((0, "cell"),),
@@ -35,36 +30,69 @@ METADATA = Metadata(
     dims=3,
     modality="CT",
     landmarks=LandmarkNames(("nose",), "long", "pixels"),
-    label_sets={("cell",): "a table"},
-    unlisted=("c", "a"),
+    label_sets={("cell",): "a table", (): "another"},
     has_rules=False,
     task="objects",
     bands=("red",),
 )
 
 
-def test_some_of_records_say_all_that_the_whole_says():
-    whole = LabeledRecords()
-    whole.metadata = METADATA
-    assert select(whole, np.array([2, 1])).metadata == replace(METADATA, unlisted=("c",))
-    assert select_all(whole, task="classes").metadata == replace(METADATA, task="classes")
+def three_records() -> Records:
+    """Records of which the second has a label set and the third is missing in a list."""
+    records = ListRecords([{"image": "", "target": "", "name": name} for name in "abc"], METADATA)
+    return describe(records, np.array([ALL, 0, UNLISTED]))
 
 
-def test_the_key_of_some_records_changes_with_their_order():
-    whole = LabeledRecords()
-    assert select(whole, np.array([2, 1])).digest is None
-    whole.digest = "key"
-    digests = {select(whole, np.array(indices)).digest for indices in ([2, 1], [1, 2])}
-    assert len({"key", *digests}) == 3
+def half(record: Record, part: list[int]) -> Record:
+    return {**record, "image": f"half {part[0]}"}
+
+
+def half_name(name: str, part: list[int]) -> str:
+    return f"{name}{part[0]}"
+
+
+def with_target(record: Record) -> Record:
+    return {**record, "target": record["name"]}
+
+
+def test_some_records_or_parts_of_them_are_what_they_were():
+    whole = three_records()
+    assert whole.unlisted == ["c"]
+    halves = divide(whole, np.array([2, 2, 1]), np.array([[1], [2], [1]]), half_name, half, dims=2)
+    assert halves.metadata == replace(METADATA, dims=2)
+    some = select(change(halves, "target", with_target), np.array([2, 1]))
+    assert [some.name(i) for i in range(2)] == ["b1", "c2"]
+    assert list(some) == [
+        {"image": "half 1", "target": "b1", "name": "b1", "labeled": ("cell",)},
+        {"image": "half 2", "target": "c2", "name": "c2"},
+    ]
+    assert some.unlisted == ["c2"]
+    assert some.indices.tolist() == [1, 2]
+    assert whole.rows is some.rows
+
+
+def test_the_key_of_records_changes_with_all_that_is_made_of_them():
+    whole = three_records()
+    assert whole.digest is None
+    whole.rows.digest = "key"
+    numbers = np.array([[1], [2], [1]])
+    others = [
+        select(whole, np.array([2, 1])),
+        select(whole, np.array([1, 2])),
+        describe(whole, np.array([0, 0, 0])),
+        change(whole, "target", with_target),
+        divide(whole, np.arange(3), numbers, half_name, half),
+        divide(whole, np.arange(3), numbers + 1, half_name, half),
+    ]
+    assert len({records.digest for records in (whole, *others)}) == 7
 
 
 def test_files_may_have_names_that_are_no_text():
     names = [os.fsdecode(name) for name in (b"a/1.png", b"\xff/2.png", b"3.png")]
-    rows = [FileRow(name, (name,), (name,)) for name in names]
-    records = FileRecords((Path("images"), Path("masks")), rows, Metadata())
-    assert [record["name"] for record in records] == names
-    assert [record["target"] for record in records] == [f"masks/{name}" for name in names]
-    assert records.image_folders() == {("images", "a"), ("images", os.fsdecode(b"\xff")), ("images", "")}
+    rows = FileRows((Path("images"), Path("masks")), [FileRow(name, (name,), (name,)) for name in names], first_files)
+    assert [record["name"] for record in Records(rows)] == names
+    assert [record["target"] for record in Records(rows)] == [f"masks/{name}" for name in names]
+    assert rows.image_folders == {("images", "a"), ("images", os.fsdecode(b"\xff")), ("images", "")}
 
 
 def test_the_key_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
@@ -74,7 +102,7 @@ def test_the_key_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
 
     def key(*options: object, targets: tuple[str, ...] = ("m.png",)) -> str:
         row = FileRow("a", ("a.png", "b.png"), targets)
-        return FileRecords((tmp_path, tmp_path), [row], Metadata(), first_files, *options).digest
+        return FileRows((tmp_path, tmp_path), [row], first_files, *options).digest
 
     assert unnoticed_changes(files, key) == []
     assert len({key(), key(1), key(2), key(targets=("", "m.png")), key(targets=("b.png",))}) == 5

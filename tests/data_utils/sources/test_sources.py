@@ -30,7 +30,7 @@ from data_utils.pack import pack
 from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRows
 from runtime.errors import DataError
 
 DATA = ROOT.parent / "shared" / "data"
@@ -168,7 +168,7 @@ def test_subfolders_pair_by_relative_stem(tmp_path):
     )
     train, val = loaded(tmp_path)
     assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
-    assert train.image_folders() == {(str(tmp_path / "images"), folder) for folder in ("a", "b/c")}
+    assert train.rows.image_folders == {(str(tmp_path / "images"), folder) for folder in ("a", "b/c")}
     assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
 
 
@@ -209,7 +209,7 @@ def test_pages_of_tiffs_pair_one_by_one(paged):
 
 def test_pages_of_tiffs_are_packed_as_images_of_their_own(paged, tmp_path):
     records = records_of_pages(paged)
-    rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
+    rows = ParquetRows.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [Path(row["name"]).stem for row in rows] == [Path(name).stem for name in PAGE_NAMES]
     for row, record in zip(rows, records, strict=True):
         np.testing.assert_array_equal(read_image(row["image"]), read_image(record["image"]))
@@ -355,7 +355,7 @@ def test_an_image_of_another_format_is_told_what_to_convert_to(tmp_path):
 
 def test_shapes_need_no_files():
     train, val = loaded("shapes", seed=7)
-    assert isinstance(train, Shapes)
+    assert isinstance(train.rows, Shapes)
     assert len(train) == 240
     assert len(val) == 48
     assert not {*names(train)} & {*names(val)}

@@ -398,5 +398,5 @@ def test_hidden_folders_are_no_cases(tmp_path):
     touch(tmp_path, "images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz")
     touch(tmp_path, "images/notes.txt", "masks/notes.txt")
     records = training_volumes(tmp_path)
-    assert records.image_folders() == {(f"{tmp_path}/images", "s")}
+    assert records.rows.image_folders == {(f"{tmp_path}/images", "s")}
     assert records[0]["name"] == "s/a"

@@ -3,14 +3,14 @@
 import pyarrow.parquet
 import pytest
 
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRows
 from runtime.errors import DataError
 
 
 def test_a_picture_of_an_empty_name_is_called_by_its_row_in_the_file(tmp_path):
     images = [{"bytes": b"1", "path": path} for path in ("a.png", None, "")]
     pyarrow.parquet.write_table(pyarrow.table({"image": images, "mask": [b"2"] * 3}), tmp_path / "a.parquet")
-    records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
+    records = ParquetRows.open([str(tmp_path / "a.parquet")], None, None)
     names = ["a.png", "a.parquet row 1", "a.parquet row 2"]
     assert [record["name"] for record in records] == [records.name(i) for i in range(3)] == names
 
@@ -19,7 +19,7 @@ def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
     path = pyarrow.array([b"\xff.png"]).cast(pyarrow.binary()).view(pyarrow.string())
     image = pyarrow.StructArray.from_arrays([pyarrow.array([b"1"]), path], ["bytes", "path"])
     pyarrow.parquet.write_table(pyarrow.table({"image": image, "mask": [b"2"]}), tmp_path / "a.parquet")
-    records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
+    records = ParquetRows.open([str(tmp_path / "a.parquet")], None, None)
     with pytest.raises(DataError, match=r"^row 0 of a group holds a path that is no text"):
         records[0]
 
@@ -30,7 +30,7 @@ def test_rows_are_those_of_all_groups_that_have_any(tmp_path):
     with pyarrow.parquet.ParquetWriter(file, table.schema) as writer:
         for rows in (table[:2], table[:0], table[2:]):
             writer.write_table(rows)
-    records = ParquetRecords.open([str(file)], None, None)
+    records = ParquetRows.open([str(file)], None, None)
     assert records.group_sizes.tolist() == [2, 1]
     pairs = [(record["image"], record["target"]) for record in records]
     assert pairs == [(b"1", b"4"), (b"2", None), (b"3", b"6")]

@@ -33,9 +33,9 @@ from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.load import load_records
 from data_utils.sources.streams import remote, webdataset
-from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import find_files
-from data_utils.sources.streams.webdataset import TarRecords
+from data_utils.sources.streams.webdataset import TarRows
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 from unet.config import UNetConfig
@@ -267,7 +267,7 @@ def test_whole_shards_are_held_out_where_there_is_no_validation_split(training_s
     assert len(train) + len(val) == 47
     assert not train & val
     first = min(training_shards.iterdir())
-    names = {record["name"] for record in ParquetRecords.open([str(first)], None, None)}
+    names = {record["name"] for record in ParquetRows.open([str(first)], None, None)}
     assert names <= train or names <= val
 
 
@@ -280,7 +280,7 @@ def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
 
 def test_tars_hold_the_pictures_of_their_folder(folder, tars):
     info = load_info(tars, **STREAM)
-    assert isinstance(info.train.records, TarRecords)
+    assert isinstance(info.train.records.rows, TarRows)
     assert len(info.train) == 47
     assert len(info.val) == 5
     pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in load_info(folder).train.records}
@@ -306,10 +306,10 @@ def tars(folder, tmp_path) -> Path:
 
 def test_headers_of_a_tar_are_read_once(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
-    first = TarRecords.open(files, None, None)
+    first = TarRows.open(files, None, None)
     assert set(counted.bytes_of()) == {"train-000.tar", "train-001.tar", "train-002.tar"}
     counted.clear()
-    again = TarRecords.open(files, None, None)
+    again = TarRows.open(files, None, None)
     assert not counted.all()
     assert np.array_equal(first.groups, again.groups)
     assert np.array_equal(first.names, again.names)
@@ -319,23 +319,23 @@ def test_headers_of_a_tar_are_read_once(tars, counted):
 
 def test_headers_of_a_tar_are_read_again_when_it_has_changed(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
-    TarRecords.open(files, None, None)
+    TarRows.open(files, None, None)
     content = (tars / "train-001.tar").read_bytes()
     (tars / "train-001.tar").unlink()
     (tars / "train-001.tar").write_bytes(content)
     counted.clear()
-    TarRecords.open(files, None, None)
+    TarRows.open(files, None, None)
     assert set(counted.bytes_of()) == {"train-001.tar"}
 
 
 def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
-    names = TarRecords.open(files, None, None).names
+    names = TarRows.open(files, None, None).names
     for file in cache_folder().glob("*.npz"):
         content = file.read_bytes()
         file.write_bytes(content[:-40] + bytes(40))
     counted.clear()
-    assert np.array_equal(TarRecords.open(files, None, None).names, names)
+    assert np.array_equal(TarRows.open(files, None, None).names, names)
     assert len(counted.bytes_of()) == 3
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_utils.sources.streams.webdataset import TarRecords
+from data_utils.sources.streams.webdataset import TarRows
 from runtime.errors import DataError
 
 
@@ -36,36 +36,36 @@ def write_tar(file: Path, *names: str) -> str:
     ids=str,
 )
 def test_pictures_of_a_tar_are_found_by_their_extensions(tmp_path, extensions):
-    assert len(TarRecords.open([write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions))], None, None)) == 1
+    assert len(TarRows.open([write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions))], None, None)) == 1
 
 
 def test_pictures_of_a_tar_are_those_of_the_extensions_that_are_given(tmp_path):
     file = write_tar(tmp_path / "a.tar", "x/1.a.png", "x/1.b.png")
-    assert len(TarRecords.open([file], "b.png", "a.png")) == 1
+    assert len(TarRows.open([file], "b.png", "a.png")) == 1
 
 
 def test_pictures_of_a_tar_that_may_be_either_are_named_with_their_file(tmp_path):
     files = [write_tar(tmp_path / "empty.tar", "x/1.txt"), write_tar(tmp_path / "a.tar", "x/1.a.png", "x/1.b.png")]
     with pytest.raises(DataError, match=r"/a\.tar: which of a\.png, b\.png are image and mask"):
-        TarRecords.open(files, None, None)
+        TarRows.open(files, None, None)
 
 
 @pytest.mark.parametrize("names", [("jpg", None), ("tif", "mask"), ("scan", "png")], ids=str)
 def test_extensions_that_a_tar_lacks_are_refused_with_those_it_has(tmp_path, names):
     file = write_tar(tmp_path / "a.tar", "x/1.jpg", "x/1.png", "x/1.tif")
     with pytest.raises(DataError, match=r"which of jpg, png, tif are image and mask"):
-        TarRecords.open([file], *names)
+        TarRows.open([file], *names)
 
 
 def test_a_tar_without_pictures_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no pictures"):
-        TarRecords.open([write_tar(tmp_path / "a.tar", "x/1.txt")], None, None)
+        TarRows.open([write_tar(tmp_path / "a.tar", "x/1.txt")], None, None)
 
 
 def test_a_file_that_is_no_tar_is_named(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
     with pytest.raises(DataError, match=r"a\.tar cannot be read"):
-        TarRecords.open([str(tmp_path / "a.tar")], None, None)
+        TarRows.open([str(tmp_path / "a.tar")], None, None)
 
 
 def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_path):
@@ -77,7 +77,7 @@ def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_p
         member.type = tarfile.DIRTYPE
         tar.addfile(member)
     with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
-        TarRecords.open([str(file)], None, None)
+        TarRows.open([str(file)], None, None)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
@@ -89,7 +89,7 @@ def test_a_picture_of_a_tar_is_a_file_in_it(tmp_path, kind):
     with tarfile.open(file, "a") as tar:
         tar.addfile(member)
     with pytest.raises(DataError, match=r"a\.tar: b\.jpg is a link, not a picture"):
-        TarRecords.open([file], None, None)
+        TarRows.open([file], None, None)
 
 
 def test_the_first_sample_of_all_tars_says_what_is_image_or_mask(tmp_path):
@@ -99,7 +99,7 @@ def test_the_first_sample_of_all_tars_says_what_is_image_or_mask(tmp_path):
         write_tar(tmp_path / "2.tar", "\udcff.JPG", "\udcff.seg.png"),
         write_tar(tmp_path / "3.tar", "notes.txt"),
     ]
-    records = TarRecords.open(files, None, None)
+    records = TarRows.open(files, None, None)
     assert [record["name"] for record in records] == ["aa/1", "b/1", "\udcff"]
     assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg", b"\xff.JPG"]
     assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from data_utils.analysis.findings import Check, Findings
-from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.point_states import PRESENT
-from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels
+from data_utils.point_states import OUTSIDE, PRESENT
 from data_utils.sources.points.table import count_states
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Records
 from runtime.console import counted, listing
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
@@ -21,30 +19,14 @@ USUAL_SIDE_SHARE = 0.9
 NAMES_IN_MESSAGE = 5
 
 
-class Points(NamedTuple):
-    """The points of N images.
-
-    Args:
-        names: the names of the images.
-        sources: the points as their files have them.
-        positions: (N, K, n), (x, y) or (x, y, z): in pixels of each image, if the unit of its file is pixels.
-        is_present: (N, K).
-        is_inside: (N, K), whether a point lies on a pixel of its image, or nobody knows.
-    """
-
-    names: list[str]
-    sources: list[PointSource]
-    positions: np.ndarray
-    is_present: np.ndarray
-    is_inside: np.ndarray
-
-
 def describe_points(splits: Sequence[Records]) -> list[str]:
     """A line for each point: in how many images it is present, absent or unknown."""
-    states = [_source(record).states for records in splits for record in records]
-    counts = count_states(np.stack(states))
+    sources: list[Any] = [record["target"] for records in splits for record in records]
+    counts = count_states(np.stack([source.states for source in sources]))
+    landmarks = splits[0].metadata.landmarks
+    assert landmarks is not None
     lines = ["landmarks: images in which each is present, absent, unknown"]
-    for number, name in enumerate(_names(splits)):
+    for number, name in enumerate(landmarks.names):
         cells = " ".join(f"{values[number]:>8}" for values in counts.values())
         lines.append(f"  {cells}  {name}")
     return lines
@@ -52,30 +34,49 @@ def describe_points(splits: Sequence[Records]) -> list[str]:
 
 def misplaced_points(findings: Findings) -> Iterator[str]:
     """Points outside their images, at one place, or likely exchanged with their partner in the mirror."""
-    names = _names(findings.records)
-    points = _all_points(findings)
+    reader: Any = findings.reader  # a PointReader, whose module imports this one
+    names = reader.names
+    images: list[str] = []
+    sources: list[Any] = []
+    targets: list[Any] = []
+    for split in findings.splits:
+        for record, size, member in zip(split.records, split.sizes.tolist(), split.members, strict=True):
+            if member < 0:  # the image cannot be used
+                continue
+            if len(size) == 3:
+                target = reader.read_volume(record, read_volume_header(record["image"], record["name"]))
+            else:
+                target = reader.read(record, tuple(size))
+            images.append(record["name"])
+            sources.append(record["target"])
+            targets.append(target)
+    if not targets:
+        return
+    points = np.stack([target.points for target in targets])
+    states = np.stack([target.states for target in targets])
     outside = []
-    for image, number in np.argwhere(points.is_present & ~points.is_inside).tolist():
-        place = ", ".join(f"{side:g}" for side in points.sources[image].positions[number])
-        outside.append(f"{points.names[image]} ({names[number]} at {place})")
+    for image, number in np.argwhere(states == OUTSIDE).tolist():
+        place = ", ".join(f"{side:g}" for side in sources[image].positions[reader.file_indices[number]])
+        outside.append(f"{images[image]} ({names[number]} at {place})")
     if outside:
         count = counted(len(outside), "point lies outside its image", "points lie outside their images")
         yield f"{count}, and left out: {listing(outside, NAMES_IN_MESSAGE)}"
+    is_placed = (states == PRESENT) | (states == OUTSIDE)
     doubles = []
     for first, second in combinations(range(len(names)), 2):
-        distance = np.linalg.norm(points.positions[:, first] - points.positions[:, second], axis=1)
-        is_double = points.is_present[:, first] & points.is_present[:, second] & (distance < SAME_POINT_DISTANCE)
+        distance = np.linalg.norm(points[:, first] - points[:, second], axis=1)
+        is_double = is_placed[:, first] & is_placed[:, second] & (distance < SAME_POINT_DISTANCE)
         for image in np.flatnonzero(is_double).tolist():
-            doubles.append(f"{points.names[image]} ({names[first]} and {names[second]})")
+            doubles.append(f"{images[image]} ({names[first]} and {names[second]})")
     if doubles:
         pairs = counted(len(doubles), "pair of points lies", "pairs of points lie")
         yield f"{pairs} at one place: {listing(doubles, NAMES_IN_MESSAGE)}"
-    reader: Any = findings.reader  # a PointReader, whose module imports this one
-    for first, second in reader.sided_pairs:
-        exchanged = [points.names[image] for image in _exchanged_images(points, first, second)]
-        if exchanged:
-            where = f"{counted(len(exchanged), 'image')}: {listing(exchanged, NAMES_IN_MESSAGE)}"
-            yield f"{names[first]} and {names[second]} may be exchanged in {where}"
+    for first, second in enumerate(reader.landmarks.partners):
+        if first < second:
+            exchanged = [images[image] for image in _exchanged_images(points, is_placed, first, second)]
+            if exchanged:
+                where = f"{counted(len(exchanged), 'image')}: {listing(exchanged, NAMES_IN_MESSAGE)}"
+                yield f"{names[first]} and {names[second]} may be exchanged in {where}"
 
 
 def sides(findings: Findings) -> Iterator[str]:
@@ -97,74 +98,29 @@ def empty_cells(findings: Findings) -> Iterator[str]:
         )
 
 
-def _names(splits: Sequence[Records]) -> tuple[str, ...]:
-    landmarks = splits[0].metadata.landmarks
-    assert landmarks is not None
-    return landmarks.names
-
-
-def _all_points(findings: Findings) -> Points:
-    names = []
-    sources = []
-    positions = []
-    is_inside = []
-    for split in findings.splits:
-        for size, record in zip(split.sizes, split.records, strict=True):
-            source = _source(record)
-            image_positions = _positions(source, record, tuple(size.tolist()))
-            is_on_pixel = (image_positions >= -0.5) & (image_positions <= size[::-1] - 0.5)
-            has_pixels = size.any() and source.space in (PIXELS, PIXELS_UPWARD)
-            names.append(record["name"])
-            sources.append(source)
-            positions.append(image_positions)
-            is_inside.append(is_on_pixel.all(axis=1) | (not has_pixels))
-    is_present = np.stack([source.states == PRESENT for source in sources])
-    return Points(names, sources, np.stack(positions), is_present, np.stack(is_inside))
-
-
-def _source(record: Record) -> PointSource:
-    source = record["target"]
-    assert isinstance(source, PointSource)
-    return source
-
-
-def _positions(source: PointSource, record: Record, size: tuple[int, ...]) -> np.ndarray:
-    """(K, n), (x, y) or (x, y, z): in pixels of an image of `size` (*spatial), if the file's unit is pixels.
-
-    In the file's unit if it is another, or if the size is unknown: zeros where the image cannot be used.
-    """
-    if not any(size):
-        return source.positions
-    if len(size) == 2:
-        height, width = size
-        return to_pixels(source, (height, width), record["name"])[:, ::-1]
-    if source.space != PIXELS:
-        return source.positions
-    header = read_volume_header(record["image"], record["name"])
-    return to_voxels(source.positions, source.space, header)[:, ::-1]
-
-
-def _exchanged_images(points: Points, first: int, second: int) -> list[int]:
+def _exchanged_images(points: np.ndarray, is_placed: np.ndarray, first: int, second: int) -> list[int]:
     """The images in which the order of a pair of points is reversed, compared with nearly all images.
 
     The sign of the order is the order along x or, for bodies turned in any direction, the side of the line through the
     pair on which another point lies. The sign that agrees in the largest share of images is used; if that share is too
     small, no image is returned.
+
+    Args:
+        points: (N, K, n) of N images, (y, x) or (z, y, x).
+        is_placed: (N, K), which of them have a place.
     """
-    positions = points.positions
-    is_present = points.is_present
-    numbers = np.flatnonzero(is_present[:, first] & is_present[:, second])
+    numbers = np.flatnonzero(is_placed[:, first] & is_placed[:, second])
     if not len(numbers):
         return []
-    start = positions[numbers, first]
-    direction = positions[numbers, second] - start
-    signs = [(numbers, direction[:, 0] > 0)]
-    is_plane = positions.shape[2] == 2
-    for other in range(positions.shape[1]):
-        is_known = is_present[numbers, other]
+    start = points[numbers, first]
+    direction = points[numbers, second] - start
+    signs = [(numbers, direction[:, -1] > 0)]
+    is_plane = points.shape[2] == 2
+    for other in range(points.shape[1]):
+        is_known = is_placed[numbers, other]
         if is_plane and other not in (first, second) and 2 * is_known.sum() >= len(numbers):
-            offset = positions[numbers, other] - start
-            is_left = direction[:, 0] * offset[:, 1] > direction[:, 1] * offset[:, 0]
+            offset = points[numbers, other] - start
+            is_left = direction[:, 1] * offset[:, 0] > direction[:, 0] * offset[:, 1]
             signs.append((numbers[is_known], is_left[is_known]))
     sign_numbers, sign = max(signs, key=lambda numbers_and_sign: _agreement(numbers_and_sign[1]))
     if _agreement(sign) < USUAL_SIDE_SHARE:

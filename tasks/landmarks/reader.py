@@ -102,15 +102,6 @@ class PointReader(TargetReader):
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
         return self.landmarks.unknown_target(shape)
 
-    @property
-    def sided_pairs(self) -> list[tuple[int, int]]:
-        """The points, by their indices in the files, that change places in the mirror, each pair once."""
-        pairs = []
-        for point, partner in enumerate(self.landmarks.partners):
-            if point < partner:
-                pairs.append((self.file_indices[point], self.file_indices[partner]))
-        return pairs
-
     def mirror(self, target: Target) -> Target:
         assert isinstance(target, PointTarget)
         partners = list(self.landmarks.partners)

@@ -47,15 +47,6 @@ def test_classes_without_given_names_are_named_by_their_values(values, names):
     assert resolve_classes(dict.fromkeys(values, 1), (), None).names == names
 
 
-def test_given_classes_leave_255_ignored_where_masks_hold_them():
-    assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
-
-
-def test_given_classes_of_which_masks_hold_one_make_255_a_mistake():
-    """It is the other class under a wrong name."""
-    assert resolve_classes({0: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value is None
-
-
 def test_a_given_class_that_is_ignored_is_none():
     with_void = resolve_classes({0: 1, 9: 1, 11: 1}, parse_classes("0=a,9=b,11=void"), "11")
     assert with_void == ClassMap(("a", "b"), (0, 9), 11)
@@ -185,3 +176,8 @@ def test_values_that_a_png_does_not_hold_are_a_one_line_error(values, limits):
 )
 def test_other_values_are_mistakes_where_no_class_is_the_background(classes, outside, index):
     assert resolve_classes({0: 1, 1: 1}, classes, None, outside).outside == index
+
+
+@pytest.mark.parametrize(("found", "ignored"), [((0, 9, 255), 255), ((0, 255), None)])
+def test_given_classes_leave_255_ignored_unless_it_is_one_of_them_under_a_wrong_name(found, ignored):
+    assert resolve_classes(dict.fromkeys(found, 1), parse_classes("0=a,9=b"), None).ignore_value == ignored

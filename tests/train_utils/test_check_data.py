@@ -66,31 +66,6 @@ def test_problems_end_with_the_flags_that_train_without_them(problems, flags):
 
 
 @pytest.fixture
-def six_pairs(tmp_path):
-    """A folder of six pairs of images of 8 x 8 and masks of two classes."""
-    for kind, size in (("images", (8, 8, 3)), ("masks", (8, 8))):
-        (tmp_path / kind).mkdir()
-        for number in range(6):
-            Image.fromarray(np.full(size, number % 2, np.uint8)).save(tmp_path / kind / f"{number}.png")
-    return tmp_path
-
-
-@pytest.fixture
-def two_problems(six_pairs):
-    """The same folder with a mask that has no image, and a mask of other proportions."""
-    (six_pairs / "masks" / "9.png").write_bytes(b"")
-    Image.fromarray(np.zeros((8, 11), np.uint8)).save(six_pairs / "masks" / "3.png")
-    return six_pairs
-
-
-def test_a_report_names_its_problems(two_problems):
-    report, problems = check_data(DataConfig(str(two_problems), val_fraction=0.34))
-    assert problems == 2
-    assert "  file without partner: 1" in report
-    assert "  mask and image differ in proportions: 1" in report
-
-
-@pytest.fixture
 def damaged_splits(tmp_path):
     """Two splits, each with a file without partner; one mask is damaged, and all others hold 7."""
     write_splits(tmp_path, 2, 2)
@@ -195,15 +170,6 @@ def test_the_check_names_each_split_whose_masks_hold_too_many_values_together(tm
     report, problems = check_data(DataConfig(str(tmp_path)))
     assert "too many mask values: 2" in report
     assert problems == 2
-
-
-def test_the_check_names_the_validation_mask_that_holds_a_value_of_no_class(tmp_path):
-    write_splits(tmp_path, 2, 1)
-    for kind in ("images", "masks"):
-        (tmp_path / "val" / kind / "cell_00.png").rename(tmp_path / "val" / kind / "other.png")
-    report, problems = check_data(DataConfig(str(tmp_path), classes="0=ground,1=cell"))
-    assert "other.png: mask values #ffffff" in report or "other.png: mask values 255" in report
-    assert problems == 3
 
 
 def test_each_image_of_other_channels_than_most_is_a_problem(tmp_path):

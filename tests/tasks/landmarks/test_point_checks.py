@@ -3,8 +3,6 @@
 Module: tasks/landmarks/check.py.
 """
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,6 +16,8 @@ from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.spaces import PIXELS
 from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
 from tasks.landmarks.check import misplaced_points
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.reader import PointReader
 from train_utils.check_data import check_data
 
 
@@ -68,9 +68,11 @@ def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tm
     assert "left and right may be exchanged in 1 image: i7.png" in report
 
 
-def warnings_of(*splits: SplitInspection, sided_pairs=()) -> list[str]:
-    """The warnings of splits in which these pairs of points change places in the mirror."""
-    reader = SimpleNamespace(sided_pairs=sided_pairs)
+def warnings_of(*splits: SplitInspection, partners: tuple[int, ...] = ()) -> list[str]:
+    """The warnings of splits whose points have these partners in the mirror."""
+    names = splits[0].records.metadata.landmarks.names
+    indices = tuple(range(len(names)))
+    reader = PointReader(Landmarks(names, partners=partners or indices), indices)
     return list(misplaced_points(findings_of(*splits, reader=reader)))
 
 
@@ -89,7 +91,7 @@ def split_of_points(*images: list[tuple[float, float]], states=None) -> SplitIns
 
 
 def test_points_up_to_the_edges_of_the_outermost_pixels_are_inside():
-    inside = [(-0.5, -0.5), (19.5, 15.5), (0, 15.4), (19.4, 0)]
+    inside = [(-0.5, -0.5), (19.4, 15.4), (0, 15.4), (19.4, 0)]
     assert warnings_of(split_of_points(inside)) == []
 
 
@@ -115,6 +117,6 @@ RIGHT_LEFT = LEFT_RIGHT[::-1]
 
 @pytest.mark.parametrize(("usual", "odd"), [(LEFT_RIGHT, RIGHT_LEFT), (RIGHT_LEFT, LEFT_RIGHT)])
 def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on(usual, odd):
-    (line,) = warnings_of(split_of_points(*[usual] * 9, odd), sided_pairs=[(0, 1)])
+    (line,) = warnings_of(split_of_points(*[usual] * 9, odd), partners=(1, 0))
     assert line == "a and b may be exchanged in 1 image: i9"
-    assert warnings_of(split_of_points(*[usual] * 8, odd), sided_pairs=[(0, 1)]) == []
+    assert warnings_of(split_of_points(*[usual] * 8, odd), partners=(1, 0)) == []

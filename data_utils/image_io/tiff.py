@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,6 @@ STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PIXEL_SCALE, TIE_POINT, TRANSFORMATION = 33550, 33922, 34264
 KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS = 34735, 34736, 34737
 PLACE_TAGS = (PIXEL_SCALE, TIE_POINT, TRANSFORMATION, KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS)
-X_RESOLUTION, Y_RESOLUTION = 282, 283  # tags: pixels in a length
-PHYSICAL_SIZE = re.compile(r'PhysicalSize([XYZ])="([^"]{1,40})"')
-PHYSICAL_UNIT = re.compile(r'PhysicalSizeXUnit="([^"]{1,40})"')
 NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
 ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 
@@ -69,23 +65,10 @@ def channel_pages(path: Path) -> list[tuple[int, ...]]:
         return [tuple(pages) for pages in by_image.reshape(-1, by_image.shape[-1]).tolist()]
 
 
-def stored_voxel_size(path: Path) -> str:
-    """The size (z, y, x) of voxels that ImageJ or OME has stored in a TIFF, as text; empty if there is none."""
+def says_voxel_size(path: Path) -> bool:
+    """Whether ImageJ or OME has stored in a TIFF how large its voxels are, which differs from program to program."""
     with image_errors(str(path)), _open_file(path) as tiff:
-        metadata = tiff.ome_metadata or ""
-        sizes = dict(PHYSICAL_SIZE.findall(metadata))
-        if sizes:
-            unit = PHYSICAL_UNIT.search(metadata)
-            sides = [sizes.get(axis, "?") for axis in "ZYX"]
-            return f"{' x '.join(sides)} {unit[1] if unit else 'µm'}"
-        stored = tiff.imagej_metadata or {}
-        if "spacing" not in stored:
-            return ""
-        sides = [f"{stored['spacing']:g}"]
-        for code in (Y_RESOLUTION, X_RESOLUTION):
-            pixels, length = tiff.pages[0].aspage().tags.valueof(code, default=(1, 1))
-            sides.append(f"{length / pixels:g}" if pixels else "?")
-        return f"{' x '.join(sides)} {stored.get('unit', 'pixel')}"
+        return "PhysicalSizeZ" in (tiff.ome_metadata or "") or "spacing" in (tiff.imagej_metadata or {})
 
 
 def _open_file(path: Path) -> tifffile.TiffFile:

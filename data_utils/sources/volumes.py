@@ -13,7 +13,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, EmbeddedImage, VolumeFile, is_visible_file
-from data_utils.image_io.tiff import is_tiff, stored_voxel_size
+from data_utils.image_io.tiff import is_tiff, says_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid, volume_stem
 from data_utils.sources.annotations.documents import json_of
@@ -260,14 +260,12 @@ def voxel_size_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
         image = records[0]["image"] if records.dims == 3 and len(records) else None
         if not isinstance(image, VolumeFile) or image.spacing is not None or not is_tiff(image.paths[0]):
             continue
-        size = ""
         with suppress(ImageError):  # inspection has named a file that cannot be read
-            size = stored_voxel_size(Path(image.paths[0]))
-        if size:
-            return (
-                f"{image.paths[0]} says that its voxels are {size} (z, y, x), which is not used: each counts as 1 mm;"
-                " give --spacing Z Y X in mm, or a spacing.json",
-            )
+            if says_voxel_size(Path(image.paths[0])):
+                return (
+                    f"{image.paths[0]} says how large its voxels are, which is not used: each counts as 1 mm; give"
+                    " --spacing Z Y X in mm, or a spacing.json",
+                )
     return ()
 
 

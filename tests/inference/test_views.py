@@ -1,7 +1,5 @@
 """The views that --tta averages: mirrored where training has mirrored, turned where it has turned."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +8,6 @@ from inference.views import average_views, predict_strips
 from tasks import new_decoder
 from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
-from tasks.task import Task
 from unet.config import Preprocess, UNetConfig
 
 
@@ -46,26 +43,17 @@ def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
         assert torch.equal(view, batch.flip(axes))
 
 
-@pytest.mark.parametrize(("mirrors", "views", "swaps"), [(True, 8, 4), (False, 4, 0)])
+@pytest.mark.parametrize(("mirrors", "views"), [(True, 8), (False, 4)])
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4, 5), (1, 2, 3, 3)], ids=["volume", "image"])
-def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, views, swaps, monkeypatch):
+def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, views):
     """Where nothing mirrors, such views are left out."""
     batch = torch.randn(shape)
-    swapped = []
-
-    def swap(task: Task, logits: Tensor, dim: int) -> Tensor:
-        swapped.append(dim)
-        return logits
-
-    def mean_of_views(views: list[Tensor], dim: int) -> Tensor:
-        return torch.stack(views).mean(0)
-
-    monkeypatch.setattr("inference.views.swap_sides", swap)
     network = Seen(dims=len(shape) - 2, turned=True)
-    decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
-    torch.testing.assert_close(average_views(network, batch, decoder), batch)
+    task = Landmarks(("left", "right"), partners=(1, 0), mirrors=mirrors)
+    logits = average_views(network, batch, new_decoder(task))
+    expected = (batch + batch[:, [1, 0]]) / 2 if mirrors else batch
+    torch.testing.assert_close(logits, expected)
     assert len(network.inputs) == views
-    assert swapped == [1] * swaps
 
 
 def test_an_image_is_turned_by_each_quarter_and_mirrored():
@@ -81,35 +69,9 @@ def test_an_image_is_turned_by_each_quarter_and_mirrored():
 
 
 @pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
-def test_points_alone_are_read_from_the_mirror_image_too(task: Task, monkeypatch):
-    monkeypatch.setattr(
-        "inference.views.strips_at_sizes",
-        lambda forward, images, sizes, config: iter([images.split(2, dim=2)]),
-    )
-    logits = torch.randn(1, 3, 4, 5)
-    (strips,) = predict_strips(lambda images: images, logits, [(4, 5)], UNetConfig(), new_decoder(task))
-    expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
-    torch.testing.assert_close(torch.cat(list(strips), dim=2), expected)
-
-
-def test_points_of_each_image_of_a_batch_are_read_from_its_mirror_image_too():
-    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
+def test_points_alone_are_read_from_the_mirror_image_too(task):
     logits = torch.randn(2, 3, 4, 5)
     images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
     averaged = torch.cat([torch.cat(list(strips), dim=2) for strips in images])
-    torch.testing.assert_close(averaged, (logits + logits[:, [1, 0, 2]]) / 2)
-
-
-def test_strips_of_an_image_and_its_mirror_image_are_read_one_by_one(monkeypatch):
-    read = []
-
-    def strips_at_sizes(forward, images, sizes, config):
-        yield (read.append(number) or strip for number, strip in enumerate(images.split(2, dim=2)))
-
-    monkeypatch.setattr("inference.views.strips_at_sizes", strips_at_sizes)
-    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
-    (strips,) = predict_strips(
-        lambda images: images, torch.randn(1, 3, 4, 5), [(4, 5)], UNetConfig(), new_decoder(task)
-    )
-    next(strips)
-    assert read == [0, 0]
+    expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
+    torch.testing.assert_close(averaged, expected)

@@ -25,36 +25,7 @@ from inference.requested_outputs import request_outputs
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects.loss import Objects
-from tasks.scoring.masks import ScoreError
 from unet import Preprocess, UNet, UNetConfig
-
-
-@pytest.fixture
-def start_calls(monkeypatch) -> list[str]:
-    """What predict.py does at its start, until it opens a model that is not there."""
-    calls = []
-
-    def open_model(*arguments: object, **options: object) -> None:
-        calls.append(f"model, images of {Image.MAX_IMAGE_PIXELS} pixels")
-        raise ModelError("no such model")
-
-    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
-    return calls
-
-
-def test_a_model_is_opened_once_images_may_have_any_size(start_calls, tmp_path, fails_with):
-    fails_with(predict("m", ["i"], tmp_path), "no such model", 1)
-    assert start_calls == ["model, images of None pixels"]
-
-
-def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, tmp_path, fails_with):
-    def refuse() -> None:
-        raise SettingsError("no such device")
-
-    monkeypatch.setattr("predict.check_launch", refuse)
-    fails_with(predict("m", ["i"], tmp_path), "no such device", 1)
-    assert start_calls == []
-
 
 PLAIN_OPTIONS = {"ensemble": (), "scale": None, "tile_size": None, "overlap": None, "tta": None}
 
@@ -220,36 +191,6 @@ def test_a_failure_is_reported_with_the_name_of_its_image(model, photos, tmp_pat
     result = predict(model, [photos / "a.png"], tmp_path / "out")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
-
-
-@pytest.mark.parametrize(
-    ("output", "flags", "is_complete"),
-    [("out", [], False), ("out", ["--overwrite"], True), ("out/a.png", ["--overwrite"], False)],
-    ids=["new masks beside others", "all", "a file"],
-)
-def test_all_masks_of_a_folder_are_new_where_it_is_overwritten(
-    model, photos, tmp_path, monkeypatch, output, flags, is_complete
-):
-    noted = []
-    monkeypatch.setattr("predict.write_files_of_all", lambda *_, is_complete: noted.append(is_complete) or [])
-    assert predict(model, [photos / "a.png"], tmp_path / output, *flags).returncode == 0
-    assert noted == [is_complete]
-
-
-@pytest.mark.parametrize(
-    ("error", "has_mask", "is_complete"),
-    [(ScoreError("cut"), True, True), (ImageError("cut"), False, True), (ImageError("cut"), True, False)],
-    ids=["no score", "no mask", "an old mask"],
-)
-def test_all_masks_of_a_folder_are_new_where_no_old_one_stays(
-    model, photos, tmp_path, monkeypatch, error, has_mask, is_complete
-):
-    noted = []
-    touch(tmp_path, *["out/a.png"] * has_mask)
-    monkeypatch.setattr(PredictionPipeline, "run", lambda pipeline, batches: [(batches[0][0], error)])
-    monkeypatch.setattr("predict.write_files_of_all", lambda *_, is_complete: noted.append(is_complete) or [])
-    assert predict(model, [photos / "a.png"], tmp_path / "out", "--overwrite").returncode == 1
-    assert noted == [is_complete]
 
 
 @pytest.mark.parametrize("open_source", [Path, Image.open, lambda file: np.asarray(Image.open(file))])

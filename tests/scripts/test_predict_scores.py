@@ -2,18 +2,17 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.launches import predict
-from support.prediction import scores_of, settings_of
+from support.prediction import network_of, scores_of, settings_of, writer_of
 
+from inference import Predictor
 from inference.report import ScoredImage, print_scores
 from predict import write_files_of_all
-from runtime.errors import DataError
 
 
 class Metrics(NamedTuple):
@@ -164,50 +163,8 @@ def test_the_five_worst_images_are_named(capsys):
     ]
 
 
-class Writer:
-    """Notes what is written of all images, of which one thing may fail."""
-
-    def __init__(self, failing: str = "", error: Exception | None = None) -> None:
-        self.written: list[str] = []
-        self.failing = failing
-        self.error = error
-        self.output_format = SimpleNamespace(write_joined=lambda output, jobs: self.note("joined"))
-
-    def note(self, name: str) -> None:
-        if name == self.failing:
-            raise self.error
-        self.written.append(name)
-
-    def write_legend(self, output: Path) -> None:
-        self.note("legend")
-
-    def write_coco(self, output: Path, jobs: list) -> None:
-        self.note("coco")
-
-
-def write_all(writer: Writer, *flags: str, **changes: object) -> list[str]:
-    """The problems with the files of all images, where these flags are given."""
-    return write_files_of_all(settings_of(*flags, **changes), [], writer, None, is_complete=False)
-
-
-@pytest.mark.parametrize(
-    ("flags", "changes", "written"),
-    [
-        ([], {}, ["legend", "joined"]),
-        (["--coco"], {}, ["legend", "joined", "coco"]),
-        ([], {"file": Path("a.png")}, ["legend"]),
-    ],
-    ids=["none", "all", "of one image"],
-)
-def test_files_of_all_images_are_those_that_were_asked_for(flags, changes, written):
-    writer = Writer()
-    assert write_all(writer, *flags, **changes) == []
-    assert writer.written == written
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
-def test_a_file_of_all_images_that_cannot_be_written_is_a_line(error):
-    writer = Writer("legend", error)
-    (line,) = write_all(writer)
-    assert line.startswith("out: ")
-    assert line.endswith(f"cannot be written ({error})")
+def test_a_file_of_all_images_that_cannot_be_written_is_a_line(tmp_path):
+    (tmp_path / "metrics.json").mkdir()
+    args = settings_of(output=tmp_path)
+    (line,) = write_files_of_all(args, [], writer_of(Predictor(network_of())), {"images": 1}, is_complete=False)
+    assert line.startswith(f"{tmp_path}: metrics.json, predict.json or a file of all images cannot be written (")

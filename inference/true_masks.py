@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
@@ -21,6 +20,7 @@ from runtime.errors import DataError
 from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import AnnotatedObjects, class_indices
+from tasks.prediction_format import MaskFormat
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
@@ -35,18 +35,14 @@ class TruthFolder:
     """The folder of true masks, and how its files are named.
 
     Args:
+        output_format: that of the masks of the model, which says what the true ones are of.
         mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
-        class_folders: the folder of each class, if classes may overlap.
-        object_classes: the classes of a model of objects, else empty.
-        class_map: the classes of a model of classes, else None.
         reads_places: whether georeferenced masks are laid on the grids of their images; else they are pictures.
     """
 
     folder: Path
+    output_format: MaskFormat
     mask_suffix: str | None = None
-    class_folders: Sequence[str] = ()
-    object_classes: Sequence[str] = ()
-    class_map: ClassMap | None = None
     reads_places: bool = True
 
     def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
@@ -80,36 +76,37 @@ class TruthFolder:
             for job in pages:
                 own_files.update(Path(name).resolve() for name in job.files)
         files = masks_below(self.folder, own_files)
-        if self.class_folders:
-            return ClassTruths(files, self.mask_suffix, stems, self.class_folders).find
+        if self.output_format.class_folders:
+            return ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find
         return TrueMasks(files, self.mask_suffix, stems).find
 
     def _annotations(self) -> list[Records]:
         """The annotated images of all splits; empty if the folder holds masks."""
         if not self.folder.is_dir():
             return []
-        can_be_annotated = self.class_map is not None and self.mask_suffix is None
-        if not self.object_classes and (not can_be_annotated or holds_masks(self.folder, TEST_SPLITS)):
+        objects, class_map = self.output_format.object_classes, self.output_format.true_class_map
+        can_be_annotated = class_map is not None and self.mask_suffix is None
+        if not objects and (not can_be_annotated or holds_masks(self.folder, TEST_SPLITS)):
             return []
         openers = find_annotations(self.folder, TEST_SPLITS, allow_unpaired=True)
         annotations = [open_split() for open_split in openers.values()]
-        if not annotations and len(self.object_classes) > 1:
+        if not annotations and len(objects) > 1:
             raise DataError(
                 f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
             )
-        if self.class_map is not None and any(records.metadata.task is not None for records in annotations):
+        if class_map is not None and any(records.metadata.task is not None for records in annotations):
             return []
         return annotations
 
     def _truth_of_record(self, records: Records, record: Record) -> MaskFile:
         """The true objects of an annotated image, or its true classes."""
-        source = record["target"]
-        if self.object_classes:
+        source, names = record["target"], records.metadata.classes
+        if self.output_format.object_classes:
             assert isinstance(source, RenderedMask)
-            return AnnotatedObjects(source, class_indices(records.metadata.classes, self.object_classes))
+            return AnnotatedObjects(source, class_indices(names, self.output_format.object_classes))
         if isinstance(source, RenderedMask):
-            assert self.class_map is not None
-            return AnnotatedClasses.from_names(source, record["name"], records.metadata.classes, self.class_map)
+            assert self.output_format.true_class_map is not None
+            return AnnotatedClasses.from_names(source, record["name"], names, self.output_format.true_class_map)
         assert isinstance(source, str | Path)
         return PageFile(source)
 

@@ -21,6 +21,7 @@ from inference.inputs import InputRules, files_of_patterns, find_jobs
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.job import Job
+from tasks.overlapping.write import OverlapFormat
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -341,7 +342,7 @@ def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
     with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        TruthFolder(tmp_path / "truth").with_truths([[job] for job in jobs])
+        TruthFolder(tmp_path / "truth", OverlapFormat(("a",))).with_truths([[job] for job in jobs])
 
 
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):

@@ -13,13 +13,25 @@ import tifffile
 from support.prediction import touch
 from support.written_files import PLACE
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
 from inference.inputs import pictures_below
 from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
+from tasks.classes.write import ClassFormat
 from tasks.job import Job, MaskFile
+from tasks.objects.write import ObjectFormat
+from tasks.overlapping.write import OverlapFormat
+from tasks.prediction_format import MaskFormat
+
+CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+
+
+def objects_of(*names: str) -> MaskFormat:
+    """The format of objects of these classes; of classes without objects if there are none."""
+    return ObjectFormat(("nothing", *names)) if names else CLASSES
 
 
 def stems(*names: str) -> list[Path]:
@@ -91,30 +103,42 @@ def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
 def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
-        truth_in(TruthFolder(tmp_path / name, None, (), objects), "a")
+        truth_in(TruthFolder(tmp_path / name, objects_of(*objects)), "a")
 
 
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
-    assert truth_in(TruthFolder(tmp_path, "", (), ("cell",)), "a") == PageFile(tmp_path / "a.png")
+    assert truth_in(TruthFolder(tmp_path, objects_of("cell"), ""), "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
     touch(tmp_path, "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        truth_in(TruthFolder(tmp_path, "", (), ("cell", "other")), "a")
+        truth_in(TruthFolder(tmp_path, objects_of("cell", "other"), ""), "a")
 
 
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
-    mask = truth_in(TruthFolder(tmp_path, "_x", ["c", "none"]), "a")
+    mask = truth_in(
+        TruthFolder(
+            tmp_path,
+            OverlapFormat(
+                (
+                    "c",
+                    "none",
+                )
+            ),
+            "_x",
+        ),
+        "a",
+    )
     assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
-    mask = truth_in(TruthFolder(tmp_path, None, ["c"]), "a")
+    mask = truth_in(TruthFolder(tmp_path, OverlapFormat(("c",)), None), "a")
     assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
@@ -123,12 +147,29 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
-    assert truth_in(TruthFolder(tmp_path, "", ["a", "none"]), "s", 1, 2) == second
+    assert (
+        truth_in(
+            TruthFolder(
+                tmp_path,
+                OverlapFormat(
+                    (
+                        "a",
+                        "none",
+                    )
+                ),
+                "",
+            ),
+            "s",
+            1,
+            2,
+        )
+        == second
+    )
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
     touch(tmp_path, "s_0001.png", "s_0002.png")
-    page = truth_in(TruthFolder(tmp_path, "", ["s_0001"]), "s", 1, 2)  # a file is no folder of a class
+    page = truth_in(TruthFolder(tmp_path, OverlapFormat(("s_0001",)), ""), "s", 1, 2)  # a file is no folder of a class
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
 
@@ -191,7 +232,7 @@ def two_splits(tmp_path) -> Path:
 
 @pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
 def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
-    assert has_truth(TruthFolder(two_splits, None, (), ("cell",)), pages_of(name)) is is_found
+    assert has_truth(TruthFolder(two_splits, objects_of("cell"), None), pages_of(name)) is is_found
 
 
 @pytest.mark.parametrize(
@@ -212,14 +253,23 @@ def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(
     content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     pages = pages_of(name, image=tmp_path / "elsewhere" / "1.png")
-    assert has_truth(TruthFolder(tmp_path, None, (), ("cell",)), pages) is is_found
+    assert has_truth(TruthFolder(tmp_path, objects_of("cell"), None), pages) is is_found
 
 
 @pytest.fixture
 def class_folders(tmp_path) -> TruthFolder:
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    return TruthFolder(tmp_path, "", ["a", "b"])
+    return TruthFolder(
+        tmp_path,
+        OverlapFormat(
+            (
+                "a",
+                "b",
+            )
+        ),
+        "",
+    )
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
@@ -229,7 +279,19 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, c
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
-    mask = truth_in(TruthFolder(tmp_path, "", ["a", "b"]), "x")
+    mask = truth_in(
+        TruthFolder(
+            tmp_path,
+            OverlapFormat(
+                (
+                    "a",
+                    "b",
+                )
+            ),
+            "",
+        ),
+        "x",
+    )
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
@@ -248,10 +310,10 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
     jobs = pages_of("s", 2)
     inputs = [[replace(job, size=(3, 4), page=page, place=PLACE) for page, job in enumerate(jobs)]]
-    first, second = TruthFolder(tmp_path, "").with_truths(inputs)
+    first, second = TruthFolder(tmp_path, CLASSES, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
-    pictures = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
+    pictures = TruthFolder(tmp_path, CLASSES, "", reads_places=False).with_truths(inputs)
     assert [job.truth for job in pictures] == [
         PageFile(str(tmp_path / "s.tif"), page, reads_place=False) for page in (0, 1)
     ]
@@ -259,14 +321,14 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
-    truth = truth_in(TruthFolder(tmp_path, "", reads_places=False), "s_0002")
+    truth = truth_in(TruthFolder(tmp_path, CLASSES, "", reads_places=False), "s_0002")
     assert truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     jobs = [replace(job, page=page) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
-    scored = TruthFolder(tmp_path, "").with_truths([jobs])
+    scored = TruthFolder(tmp_path, CLASSES, "").with_truths([jobs])
     assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
@@ -274,7 +336,7 @@ def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     (job,) = pages_of("v")
     inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
-    (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
+    (scored,) = TruthFolder(tmp_path, CLASSES, "", reads_places=False).with_truths(inputs)
     assert scored.truth == PageFile(tmp_path / "v.tif")
 
 
@@ -290,7 +352,19 @@ def class_stacks(tmp_path) -> Path:
 
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
-    mask = truth_in(TruthFolder(class_stacks, "", ["a", "b"]), "s")
+    mask = truth_in(
+        TruthFolder(
+            class_stacks,
+            OverlapFormat(
+                (
+                    "a",
+                    "b",
+                )
+            ),
+            "",
+        ),
+        "s",
+    )
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
@@ -298,7 +372,7 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
-    mask = truth_in(TruthFolder(class_stacks, "", ["a"]), name)
+    mask = truth_in(TruthFolder(class_stacks, OverlapFormat(("a",)), ""), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
 
@@ -325,7 +399,17 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
 def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    folder = TruthFolder(tmp_path, "", ["a", "b", "c"])
+    folder = TruthFolder(
+        tmp_path,
+        OverlapFormat(
+            (
+                "a",
+                "b",
+                "c",
+            )
+        ),
+        "",
+    )
     volume = truth_in(folder, "v")
     assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
     assert volume.layers.unknown == unknown

@@ -1,17 +1,23 @@
-"""The cut of volumes into slabs, one for each process of a group, and what these processes exchange."""
+"""The cut of volumes into slabs, one for each process of a group; what these processes and their layers exchange."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from data_utils.target import Target
 from runtime.distributed import COLLECTIVE_TIMEOUT
 from runtime.errors import LaunchError
+from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet.blocks import channels_last
+from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 FIRST_AXIS = 2  # the first spatial axis of (B, C, *spatial)
 
@@ -74,25 +80,23 @@ class Slabs:
         dist.all_reduce(total, group=_process_group(self.size))
         return total
 
-    def exchange(self, to_previous: Tensor, to_next: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def exchange(self, to_previous: Tensor, to_next: Tensor) -> tuple[Tensor, Tensor]:
         """Exchange tensors with the processes of the previous and the next slab.
 
         Returns:
-            The tensors from the previous and from the next slab, each with the shape of the tensor sent there; None,
+            The tensors from the previous and from the next slab, each with the shape of the tensor sent there; zeros,
             and nothing is sent, at an end of the volume.
         """
         group = _process_group(self.size)
         operations = []
-        results: list[Tensor | None] = []
+        results = []
         for outgoing, step in ((to_previous, -1), (to_next, 1)):
-            if not 0 <= self.slab + step < self.size:
-                results.append(None)
-                continue
-            neighbor = self.group * self.size + self.slab + step
-            received = torch.empty_like(outgoing, memory_format=torch.contiguous_format)
-            operations.append(dist.P2POp(dist.isend, outgoing.contiguous(), neighbor, group))
-            operations.append(dist.P2POp(dist.irecv, received, neighbor, group))
+            received = torch.zeros_like(outgoing, memory_format=torch.contiguous_format)
             results.append(received)
+            if 0 <= self.slab + step < self.size:
+                neighbor = self.group * self.size + self.slab + step
+                operations.append(dist.P2POp(dist.isend, outgoing.contiguous(), neighbor, group))
+                operations.append(dist.P2POp(dist.irecv, received, neighbor, group))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
         from_previous, from_next = results
@@ -109,3 +113,124 @@ def _process_group(size: int) -> dist.ProcessGroup:
     """This process's group of `size` neighbors; all processes must call this at the same time."""
     group, _ = dist.new_subgroups(size, timeout=COLLECTIVE_TIMEOUT)
     return group
+
+
+def cut_input(slabs: Slabs, network: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """A hook that, in training, replaces the network's input images by this process's slab of them."""
+    if not network.training:
+        return inputs
+    return (slabs.cut(inputs[0]),)
+
+
+def look_beyond(layer: nn.Module, slabs: Slabs) -> None:
+    """Let a layer compute, in training, its slab of what it would compute on whole volumes, if it need look beyond."""
+    compute = LOOKS_BEYOND.get(type(layer))
+    if compute is None:
+        is_known = isinstance(layer, STAYS_INSIDE) or any(layer.children())
+        assert is_known, f"slabs do not know what {type(layer).__name__} looks at"
+    elif getattr(layer, "kernel_size", (3,))[0] > 1:
+        layer.forward = partial(_forward, layer, compute, slabs)  # type: ignore[method-assign]
+
+
+def _forward(layer: nn.Module, compute: Callable[[Any, Tensor, Slabs], Tensor], slabs: Slabs, x: Tensor) -> Tensor:
+    if layer.training:
+        return compute(layer, x, slabs)
+    return type(layer).forward(layer, x)
+
+
+def convolve_slab(layer: nn.Conv2d | nn.Conv3d, x: Tensor, slabs: Slabs) -> Tensor:
+    """A convolution of the slab x (B, C, *spatial) that sees the border slices of the slabs beside it."""
+    weight = layer.weight
+    bias = layer.bias
+    device = x.device.type
+    if torch.is_autocast_enabled(device):  # the type that autocast asks for
+        dtype = torch.get_autocast_dtype(device)
+        x = x.to(dtype)
+        weight = weight.to(dtype)
+        if bias is not None:
+            bias = bias.to(dtype)
+    with torch.autocast(device, enabled=False):
+        return _ConvolutionWithBorders.apply(x, weight, bias, slabs)
+
+
+def normalize_groups(layer: GroupNorm, x: Tensor, slabs: Slabs) -> Tensor:
+    """Group norm over all slabs of a volume."""
+    return group_norm(x, layer.num_groups, layer.weight, layer.bias, layer.eps, slabs.sum)
+
+
+def normalize_instances(layer: InstanceNorm, x: Tensor, slabs: Slabs) -> Tensor:
+    """Instance norm over all slabs of a volume."""
+    return group_norm(x, layer.num_features, layer.weight, layer.bias, layer.eps, slabs.sum)
+
+
+LOOKS_BEYOND: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv2d: convolve_slab,
+    nn.Conv3d: convolve_slab,
+    GroupNorm: normalize_groups,
+    InstanceNorm: normalize_instances,
+}
+STAYS_INSIDE = (  # layers that need nothing from beyond their slab, or add up over all processes already
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.Dropout,
+    nn.Identity,
+    nn.ModuleList,
+    SynchronizedBatchNorm,
+)
+
+
+class _ConvolutionWithBorders(torch.autograd.Function):
+    """A convolution of stride 1 whose input is the slab x and `kernel // 2` slices on either side of it.
+
+    The backward pass puts the input and its borders together again: if that input were kept, it would be a second copy
+    of x, which the layer before keeps already.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, slabs: Slabs) -> Tensor:
+        reach = weight.shape[FIRST_AXIS] // 2
+        first_slices = x.narrow(FIRST_AXIS, 0, reach)
+        last_slices = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
+        before, behind = slabs.exchange(first_slices, last_slices)
+        ctx.slabs = slabs
+        ctx.bias_sizes = None
+        if bias is not None:
+            ctx.bias_sizes = list(bias.shape)
+        ctx.save_for_backward(x, weight, before, behind)
+        convolve = F.conv2d if weight.ndim == 4 else F.conv3d
+        return convolve(_join_borders(before, x, behind), weight, bias, padding=_padding(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, before, behind = ctx.saved_tensors
+        reach = weight.shape[FIRST_AXIS] // 2
+        padded = _join_borders(before, x, behind)
+        needs_gradient = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
+        ones = [1] * (weight.ndim - 2)
+        zeros = [0] * (weight.ndim - 2)
+        grad_padded, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+            grad, padded, weight, ctx.bias_sizes, ones, _padding(weight), ones, False, zeros, 1, needs_gradient
+        )
+        if not needs_gradient[0]:
+            return None, grad_weight, grad_bias, None
+        rows = x.shape[FIRST_AXIS]
+        to_previous = grad_padded.narrow(FIRST_AXIS, 0, reach)
+        to_next = grad_padded.narrow(FIRST_AXIS, reach + rows, reach)
+        from_previous, from_next = ctx.slabs.exchange(to_previous, to_next)
+        grad_x = grad_padded.narrow(FIRST_AXIS, reach, rows)
+        grad_x.narrow(FIRST_AXIS, 0, reach).add_(from_previous)
+        grad_x.narrow(FIRST_AXIS, rows - reach, reach).add_(from_next)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def _join_borders(before: Tensor, x: Tensor, behind: Tensor) -> Tensor:
+    """x (B, C, *spatial) between its borders."""
+    return laid_out_like(x, torch.cat([before, x, behind], dim=FIRST_AXIS))
+
+
+def _padding(weight: Tensor) -> list[int]:
+    """The padding of a convolution whose input has borders along the first axis already."""
+    return [0, *(side // 2 for side in weight.shape[FIRST_AXIS + 1 :])]

@@ -14,8 +14,7 @@ from runtime.launch import SHARDING
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.compilation import compiles
-from train_utils.slabs.layers import cut_input, slab_layer
-from train_utils.slabs.slabs import Slabs
+from train_utils.slabs.slabs import Slabs, cut_input, look_beyond
 from unet.model import UNet
 
 FLAG = "--processes-per-volume"
@@ -61,10 +60,8 @@ def split_volumes(network: UNet, task: Task, slabs: Slabs) -> StepLoss:
     """
     if slabs.size == 1:
         return StepLoss(task, network.head_strides)
-    for name, layer in list(network.named_modules()):
-        changed = slab_layer(layer, slabs)
-        if changed is not None:
-            network.set_submodule(name, changed)
+    for layer in network.modules():
+        look_beyond(layer, slabs)
     network.register_forward_pre_hook(partial(cut_input, slabs))
     return SlabLoss(task, network.head_strides, slabs)
 

@@ -1,6 +1,6 @@
 """Slabs of volumes on several processes: losses and weights are those of one process, in float64.
 
-Modules: train_utils/slabs/slabs.py, train_utils/slabs/layers.py, train_utils/slabs/split.py.
+Modules: train_utils/slabs/slabs.py, train_utils/slabs/split.py.
 """
 
 from pathlib import Path
@@ -33,8 +33,7 @@ from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.task import Task
 from train_utils.settings import encoder
-from train_utils.slabs.layers import SlabConv2d
-from train_utils.slabs.slabs import Slabs
+from train_utils.slabs.slabs import Slabs, convolve_slab
 from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNet, UNetConfig
@@ -246,20 +245,13 @@ def test_slabs_begin_on_strides_of_a_volume_of_any_length():
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
 
 
-@pytest.fixture(params=[True, False], ids=["with a bias", "without"])
-def slab(request) -> SlabConv2d:
-    """The convolution of a slab that is the first and the last."""
-    slab = SlabConv2d(2, 3, 3, padding=1, bias=request.param)
-    slab.slabs = SimpleNamespace(exchange=lambda *borders: (None, None))
-    return slab
-
-
-def test_convolution_of_a_slab_has_the_precision_of_autocast(slab):
-    whole = torch.nn.Conv2d(2, 3, 3, padding=1, bias=slab.bias is not None)
-    slab.load_state_dict(whole.state_dict())
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolution_of_a_slab_has_the_precision_of_autocast(bias):
+    whole = torch.nn.Conv2d(2, 3, 3, padding=1, bias=bias)
+    alone = SimpleNamespace(exchange=lambda *borders: tuple(map(torch.zeros_like, borders)))
     x = torch.rand(1, 2, 6, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        output, expected = slab(x), whole(x)
+        output, expected = convolve_slab(whole, x, alone), whole(x)
     assert output.dtype == torch.bfloat16
     assert expected.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected, rtol=0, atol=1 / 32)

@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -73,6 +73,16 @@ class CocoFile(NamedTuple):
     def names(self) -> dict[Any, str]:
         """The name of each category by its id, in the order of ids."""
         return {number: str(category["name"]) for number, category in sorted(self.categories.items())}
+
+
+@dataclass
+class ListedImage:
+    """An image of one file or of several: its name in them, (H, W) there, its objects, and the classes of the files."""
+
+    listed_name: str
+    size: list[Any]
+    objects: list[Entry] = field(default_factory=list)
+    labeled: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -308,42 +318,37 @@ def open_records(
     files: Sequence[CocoFile], split: str, classes: NamedClasses, value_by_name: dict[Any, int], allow_unpaired: bool
 ) -> Records:
     """The images that the files of a split list, each with the objects and the classes of the files that list it."""
-    listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
+    images: dict[str, ListedImage] = {}
     lost: dict[str, None] = {}
-    listed: dict[str, str] = {}
     for number, file in enumerate(files):
         folders = _image_folders(file, split)
-        image_names = [image["file_name"] for image in file.images]
-        paths, missing = find_listed(image_names, partial(find_file, folders=folders), file.path)
+        listed_names = [image["file_name"] for image in file.images]
+        paths, missing = find_listed(listed_names, partial(find_file, folders=folders), file.path)
         lost |= dict.fromkeys(missing)
+        names = file.names
+        labeled = {name for name in names.values() if value_by_name.get(name)}
         for index, path in paths.items():
-            listings[path].append((number, file.images[index]))
-            listed[path] = _listed_name(path, folders)
+            entry = file.images[index]
+            size = [entry.get("height"), entry.get("width")]
+            image = images.setdefault(path, ListedImage(_listed_name(path, folders), size))
+            image.labeled |= labeled
+            for found in file.objects[entry["id"]]:
+                drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
+                value = value_by_name.get(names.get(found["category_id"]))
+                image.objects.append(drawn | {"value": value, "file": number})
     first_file = files[0].path
-    folder, names = split_paths(list(listings))
+    folder, names_below = split_paths(list(images))
     annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
-    category_names = [file.names for file in files]
-    name_by_value = dict(classes)
     rows: list[FileRow] = []
     counts: list[Counter[int]] = []
     labels: list[ImageLabels | None] = []
-    for name, (path, entries) in zip(names, listings.items(), strict=True):
-        _, image = entries[0]
-        objects: list[Entry] = []
-        labeled: set[int] = set()
-        for number, entry in entries:
-            for found in files[number].objects[entry["id"]]:
-                drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
-                value = value_by_name.get(category_names[number].get(found["category_id"]))
-                objects.append(drawn | {"value": value, "file": number})
-            labeled.update(value_by_name[name] for name in category_names[number].values() if name in value_by_name)
-        content = json.dumps({"size": [image.get("height"), image.get("width")], "objects": objects})
-        rows.append(FileRow(name, (name,), annotation_files, listed[path], content.encode()))
-        counts.append(Counter(map(_counted_value, objects)))
-        labeled.discard(0)
-        label_names = tuple(sorted(name_by_value[value] for value in labeled))
-        is_partial = 0 < len(labeled) < len(classes) - 1
-        labels.append(ImageLabels(label_names, f"{first_file}: its categories") if is_partial else None)
+    for name, image in zip(names_below, images.values(), strict=True):
+        content = json.dumps({"size": image.size, "objects": image.objects})
+        rows.append(FileRow(name, (name,), annotation_files, image.listed_name, content.encode()))
+        counts.append(Counter(map(_counted_value, image.objects)))
+        labels.append(None)
+        if 0 < len(image.labeled) < len(classes) - 1:
+            labels[-1] = ImageLabels(tuple(sorted(image.labeled)), f"{first_file}: its categories")
     crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
     summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
     records = open_rows(

@@ -117,34 +117,39 @@ def _table_in(folder: Path) -> PointTable | None:
     """The points from the files of a folder, all of one format."""
     tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
     for name in nnlandmark.NAMES:
-        if (folder / name).is_file():
-            tables += filter(None, [nnlandmark.read(folder / name)])
-    tables = [table for table in tables if table.names]
+        table = nnlandmark.read(folder / name) if (folder / name).is_file() else None
+        if table is not None and table.names:
+            tables.append(table)
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {listing(names, separator='; ')}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
         tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
-    below = children(folder)
-    for volume_folder in (folder, *(below[name] for name in (*FOLDERS, *ALL_IMAGE_FOLDERS) if name in below)):
-        if not tables:
-            tables = _volume_tables(volume_folder)
+    below = {"": folder, **children(folder)}
+    for name in ("", *FOLDERS, *ALL_IMAGE_FOLDERS):
+        if name in below and not tables:
+            tables = _volume_tables(below[name])
     return join_tables(tables) if tables else None
 
 
 def _volume_tables(folder: Path) -> list[PointTable]:
     """The points from files with one volume each."""
-    files_by_kind = {kind: sorted(folder.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
-    if all(files_by_kind.values()):
+    markups_files = sorted(folder.glob(f"*{MARKUPS}"))
+    fcsv_files = sorted(folder.glob(f"*{FCSV}"))
+    if markups_files and fcsv_files:
         raise DataError(f"{folder}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
-    return _read_all([*files_by_kind[MARKUPS], *files_by_kind[FCSV]])
+    return _read_all(markups_files or fcsv_files)
 
 
 def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
     """The tables of points among files."""
-    tables = [files.read(file) for file in candidates if not file.name.startswith(".")]
-    return [table for table in tables if table is not None]
+    tables: list[PointTable] = []
+    for file in candidates:
+        table = None if file.name.startswith(".") else files.read(file)
+        if table is not None:
+            tables.append(table)
+    return tables
 
 
 def other_csv_files(path: Path) -> list[str]:
@@ -235,10 +240,12 @@ def _channel_files(path: str) -> list[str]:
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:
     """Folders that images may be in: beside the tables, in the data set, in folders of images and of the split."""
-    table_files = [Path(file) for file in dict.fromkeys(table.files)]
-    parents = [file.parent for file in table_files]
-    # the last word of a name may be the split, as in person_keypoints_train2017
-    splits = dict.fromkeys(file.stem.rpartition("_")[2].lower() for file in table_files)
+    parents: dict[Path, None] = {}
+    splits: dict[str, None] = {}
+    for file in map(Path, table.files):
+        parents[file.parent] = None
+        # the last word of a name may be the split, as in person_keypoints_train2017
+        splits[file.stem.rpartition("_")[2].lower()] = None
     folders: list[Path] = []
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)
@@ -247,7 +254,7 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
             inner = children(folder)
             folders += [inner[split] for split in splits if split in inner]
         folders += [*image_folders, parent]
-    return [str(folder) for folder in dict.fromkeys(folders)]
+    return list(map(str, dict.fromkeys(folders)))
 
 
 def _find_image(image: str, folders: Sequence[str]) -> str | None:

@@ -23,85 +23,63 @@ TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
 
 
 class BoundaryScores(NamedTuple):
-    """The boundaries of one image, class by class.
+    """The boundaries of one image or the surfaces of one volume, class by class.
 
     Args:
-        hits, union: (num_classes,) int64, pixels in the intersection and the union of both boundaries.
-        distances: (num_classes,) float64 Hausdorff distance in pixels, NaN where truth or prediction lacks the class.
+        hits, union: (num_classes,) int64, of an image: pixels in the intersection and the union of both boundaries.
+        distances: (num_classes,) float64 Hausdorff distance in pixels, of a volume in mm; NaN where truth or prediction
+            lacks the class, and for the background of a volume.
+        dice: (num_classes, len(TOLERANCES)) float64 surface Dice of a volume: NaN where both lack the class, and for
+            the background; 0 where one does.
         missed: (num_classes,) bool, whether only one of both has the class, so that there is no distance.
     """
 
     hits: np.ndarray
     union: np.ndarray
     distances: np.ndarray
-    missed: np.ndarray
-
-    def to_json(self) -> dict[str, list[float | None]]:
-        """The scores of each class, None for a class without one."""
-        return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
-
-
-class SurfaceScores(NamedTuple):
-    """The surfaces of one volume, class by class; the first class, the background, has none.
-
-    Args:
-        hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
-        dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack the class, 0 where one does.
-        missed: (num_classes,) bool, whether only one of both has the class, so that there is no distance.
-    """
-
-    hd95: np.ndarray
     dice: np.ndarray
     missed: np.ndarray
 
+    def to_json(self) -> dict[str, list[float | None]]:
+        """The scores of each class of an image, None for a class without one."""
+        return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
 
-def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> BoundaryScores:
-    """The scores of class indices (H, W); pixels that the truth ignores belong to no class.
+
+def boundary_scores(
+    pred: np.ndarray, truth: np.ndarray, num_classes: int, spacing: Sequence[float] | None = None
+) -> BoundaryScores:
+    """The scores of class indices (H, W) or (D, H, W); pixels that the truth ignores belong to no class.
 
     Boundary IoU: Cheng et al., Boundary IoU: Improving Object-Centric Image Segmentation Evaluation (CVPR 2021); a
-    boundary is as wide as 2% of the image's diagonal, and the border of the image is a boundary too.
+    boundary is as wide as 2% of the image's diagonal, and the border of the image is a boundary too. A surface is the
+    voxels of a class with one of six neighbors outside the class; beyond the volume is background. Surface Dice: the
+    share of both surfaces that lies within a tolerance of the other one (Nikolov et al. 2018, arXiv:1809.04430).
+
+    Args:
+        spacing: (z, y, x) in mm, of a volume.
     """
-    width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape))))
+    width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape[-2:]))))
     hits = np.zeros(num_classes, np.int64)
     union = np.zeros(num_classes, np.int64)
     distances = np.full(num_classes, np.nan)
-    missed = np.zeros(num_classes, bool)
-    for index, true, predicted in _masks_of_classes(pred, truth, num_classes):
-        true_boundary = _boundary(true, width)
-        predicted_boundary = _boundary(predicted, width)
-        hits[index] = (true_boundary & predicted_boundary).sum()
-        union[index] = (true_boundary | predicted_boundary).sum()
-        if true.any() and predicted.any():
-            distances[index] = _hausdorff(_edge_distances(true, predicted))
-        else:
-            missed[index] = True
-    return BoundaryScores(hits, union, distances, missed)
-
-
-def surface_scores(
-    pred: np.ndarray, truth: np.ndarray, num_classes: int, spacing: tuple[float, float, float]
-) -> SurfaceScores:
-    """The scores of class indices (D, H, W), spacing (z, y, x) in mm; voxels that the truth ignores are of no class.
-
-    A surface is the voxels of a class with one of six neighbors outside the class; beyond the volume is background.
-    Surface Dice: the share of both surfaces that lies within a tolerance of the other one (Nikolov et al. 2018,
-    arXiv:1809.04430).
-    """
-    hd95 = np.full(num_classes, np.nan)
     dice = np.full((num_classes, len(TOLERANCES)), np.nan)
     missed = np.zeros(num_classes, bool)
     for index, true, predicted in _masks_of_classes(pred, truth, num_classes):
-        if index == 0:
+        if spacing is None:
+            true_boundary = _boundary(true, width)
+            predicted_boundary = _boundary(predicted, width)
+            hits[index] = (true_boundary & predicted_boundary).sum()
+            union[index] = (true_boundary | predicted_boundary).sum()
+        elif index == 0:
             continue
         if not (true.any() and predicted.any()):
             missed[index] = True
             dice[index] = 0
             continue
         ways = _edge_distances(true, predicted, spacing)
-        hd95[index] = _hausdorff(ways)
-        distances = np.concatenate(ways)
-        dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
-    return SurfaceScores(hd95, dice, missed)
+        distances[index] = max(np.percentile(way, PERCENTILE) for way in ways)
+        dice[index] = [(np.concatenate(ways) <= mm).mean() for mm in TOLERANCES]
+    return BoundaryScores(hits, union, distances, dice, missed)
 
 
 def _masks_of_classes(
@@ -157,11 +135,6 @@ def _edge_distances(
     return from_true, from_predicted
 
 
-def _hausdorff(ways: Sequence[np.ndarray]) -> float:
-    """The Hausdorff distance, from the result of `_edge_distances`."""
-    return float(max(np.percentile(way, PERCENTILE) for way in ways))
-
-
 def numbers(values: np.ndarray) -> list[float | None]:
     """Values (N,) as numbers of JSON, with None for NaN."""
     return [value if np.isfinite(value) else None for value in values.tolist()]
@@ -172,7 +145,7 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
 
     `hd95_images` counts the images with a distance, `hd95_missed` those where only truth or prediction has the class.
     """
-    hits, union, distances, missed = (np.array(arrays) for arrays in zip(*scores, strict=True))
+    hits, union, distances, _, missed = (np.array(arrays) for arrays in zip(*scores, strict=True))
     counts = np.isfinite(distances).sum(axis=0)
     iou = ratios(hits.sum(axis=0), union.sum(axis=0))
     hd95 = ratios(np.nansum(distances, axis=0), counts)
@@ -186,7 +159,7 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
     }
 
 
-def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, Any]:
+def volume_entry(scores: Scores, surfaces: BoundaryScores | None) -> dict[str, Any]:
     """What metrics.json holds of a volume beside the brief scores; None for a class without a score."""
     values = scores.values
     has_classes = "dice" in values
@@ -194,7 +167,7 @@ def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, An
     if has_classes:
         entry = {"dice": values["dice"], "iou": values["iou"]}
     if surfaces is not None:
-        entry |= {"hd95_mm": numbers(surfaces.hd95), "missed": surfaces.missed.tolist()}
+        entry |= {"hd95_mm": numbers(surfaces.distances), "missed": surfaces.missed.tolist()}
         for mm, dice in zip(TOLERANCES, surfaces.dice.T, strict=True):
             entry[f"surface_dice_{mm}mm"] = numbers(dice)
     if has_classes:

@@ -24,7 +24,7 @@ from runtime.scratch import release, row_spans, zeros
 from tasks.decoder import Decoded
 from tasks.job import Job, MaskFile, PointRow
 from tasks.scoring.areas import count_areas
-from tasks.scoring.boundary import BoundaryScores, boundary_scores, surface_scores, volume_entry
+from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
 from tasks.task import Scores, Task
 
 SCORED_ROWS = 256  # rows of an image that are scored at once
@@ -191,17 +191,15 @@ def score_masks(
             scores.add_reliability(task.count_certainty(part_certainty, preds, batch))
         release(labels, missing, certainty, pred, true)
     scores.finish_image(0)
-    boundaries = surfaces = areas = None
+    boundaries = areas = None
     if pred is not None and true is not None:
         areas = count_areas(pred, true, task.outputs)
-        if boundary and spacing is None:
-            boundaries = boundary_scores(pred, true, task.outputs)
-        elif boundary and spacing is not None:
-            surfaces = surface_scores(pred, true, task.outputs, spacing)
+        if boundary:
+            boundaries = boundary_scores(pred, true, task.outputs, spacing)
     entry: dict[str, Any] = {**scores.brief()}
     if spacing is not None:
-        entry |= volume_entry(scores, surfaces)
-    elif boundaries is not None:
+        return Score(scores, entry | volume_entry(scores, boundaries), areas=areas)
+    if boundaries is not None:
         entry |= boundaries.to_json()
     return Score(scores, entry, boundaries, areas)
 

@@ -38,7 +38,7 @@ from tasks import new_format
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
-from tasks.scoring.boundary import surface_scores
+from tasks.scoring.boundary import boundary_scores
 from unet import Preprocess, UNet, UNetConfig
 
 IGNORED = 255
@@ -485,10 +485,10 @@ def ways_between(true: np.ndarray, predicted: np.ndarray, spacing: tuple[float, 
 @SPACINGS
 def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
     truth, pred = random_boxes(seed)
-    found = surface_scores(pred, truth, 5, spacing)
-    for index in np.flatnonzero(~np.isnan(found.hd95)):
+    found = boundary_scores(pred, truth, 5, spacing)
+    for index in np.flatnonzero(~np.isnan(found.distances)):
         ways = ways_between(truth == index, (pred == index) & (truth != IGNORED), spacing)
-        assert found.hd95[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
+        assert found.distances[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
         for mm, dice in zip((1, 2), found.dice[index], strict=True):
             near = sum((way <= mm + 1e-9).sum() for way in ways)
             assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
@@ -497,20 +497,20 @@ def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
 @SPACINGS
 def test_surfaces_have_distances_where_both_masks_have_the_class(seed, spacing):
     truth, pred = random_boxes(seed)
-    found = surface_scores(pred, truth, 5, spacing)
+    found = boundary_scores(pred, truth, 5, spacing)
     for index in range(1, 5):
         true, predicted = truth == index, (pred == index) & (truth != IGNORED)
         assert found.missed[index] == (true.any() != predicted.any())
-        assert np.isnan(found.hd95[index]) == (not (true.any() and predicted.any()))
+        assert np.isnan(found.distances[index]) == (not (true.any() and predicted.any()))
 
 
 def test_a_class_that_one_mask_alone_has_is_missed_with_a_dice_of_0():
     truth, pred = np.zeros((2, 6, 8, 8), np.uint8)
     truth[1:4, 2:6, 2:6] = 1
     pred[1:4, 2:6, 2:6] = 2
-    found = surface_scores(pred, truth, 4, (1, 1, 1))
+    found = boundary_scores(pred, truth, 4, (1, 1, 1))
     assert found.missed.tolist() == [False, True, True, False]
-    assert np.isnan(found.hd95).all()
+    assert np.isnan(found.distances).all()
     assert found.dice[1:3].tolist() == [[0, 0], [0, 0]]
     assert np.isnan(found.dice[3]).all()  # no mask has it
 

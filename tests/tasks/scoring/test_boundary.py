@@ -122,8 +122,8 @@ def test_distances_are_reported_of_images_that_have_them(two_scores):
     assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
 
 
-FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
-SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
+FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), NAN, np.array([False, True]))
+SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), NAN, np.array([False, False]))
 
 
 @pytest.mark.parametrize("scores", [[FIRST, SECOND], [SECOND, FIRST]], ids=["in order", "reversed"])

@@ -25,7 +25,7 @@ from tasks.objects.write import ObjectFormat
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.scoring.areas import area_report
-from tasks.scoring.boundary import case_report, case_table, surface_scores, volume_entry
+from tasks.scoring.boundary import boundary_scores, case_report, case_table, volume_entry
 
 SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
 TASK = Classes(("sky", "land"))
@@ -79,7 +79,7 @@ def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, su
 
 def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
     score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
-    assert score.entry["hd95_mm"][1] == surface_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).hd95[1]
+    assert score.entry["hd95_mm"][1] == boundary_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).distances[1]
 
 
 def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
@@ -144,11 +144,11 @@ def test_voxels_that_the_truth_ignores_are_of_no_class():
     truth[0] = 255
     pred[0] = 1
     pred[2, 2, 2] = 2
-    scores = surface_scores(pred, truth, 3, (1.0, 1.0, 1.0))
+    scores = boundary_scores(pred, truth, 3, (1.0, 1.0, 1.0))
     assert scores.missed.tolist() == [False, False, True]
     assert np.isnan(scores.dice[:2]).all()  # the background has no surface
     assert scores.dice[2].tolist() == [0, 0]
-    assert np.isnan(scores.hd95).all()
+    assert np.isnan(scores.distances).all()
 
 
 OVERLAPS = [
@@ -201,11 +201,11 @@ def test_surfaces_within_a_tolerance_count_as_the_same(shift, dice):
     truth, pred = np.zeros((2, 12, 3, 3), np.uint8)
     truth[[2, 6], 1, 1] = 1  # two voxels, one of them found elsewhere
     pred[2, 1, 1] = pred[6 + shift, 1, 1] = 1
-    scores = surface_scores(pred, truth, 2, (1.0, 5.0, 5.0))
+    scores = boundary_scores(pred, truth, 2, (1.0, 5.0, 5.0))
     assert scores.dice[1].tolist() == dice
     assert not scores.missed[1]
-    assert np.isnan(scores.hd95[0])
-    assert scores.hd95[1] == pytest.approx(0.95 * shift)
+    assert np.isnan(scores.distances[0])
+    assert scores.distances[1] == pytest.approx(0.95 * shift)
 
 
 @pytest.mark.parametrize("is_invented", [False, True])
@@ -214,7 +214,7 @@ def test_surface_dice_is_the_share_of_both_surfaces(is_invented):
     one[2, 1, 1] = 1
     two[[2, 8], 1, 1] = 1  # of three voxels in both, one is far from the other mask
     pred, truth = (two, one) if is_invented else (one, two)
-    assert surface_scores(pred, truth, 2, (1.0, 1.0, 1.0)).dice[1].tolist() == [2 / 3, 2 / 3]
+    assert boundary_scores(pred, truth, 2, (1.0, 1.0, 1.0)).dice[1].tolist() == [2 / 3, 2 / 3]
 
 
 def case(name: str, dice: list[float | None], hd95: list[float | None], missed: list[bool]) -> dict:

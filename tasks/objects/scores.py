@@ -19,7 +19,6 @@ THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # the least Io
 PRECISION = 2**32  # IoU is summed in whole parts of 1 / PRECISION, so that the order of adding does not matter
 PARTS = (len(THRESHOLDS), 6, len(SIZES) + 1, len(SIZES) + 1)  # of the sums of an image, see `Matches.sums`
 SUMS = sum(PARTS)
-PIXELS_AT_ONCE = 2**24  # more pixels at a time take more memory and no less time
 MEANS = (
     Column("ap50", "AP@0.5"),
     Column("ap75", "AP@0.75"),
@@ -46,16 +45,12 @@ class Overlaps(NamedTuple):
     @classmethod
     def between(cls, predicted: np.ndarray, true: np.ndarray) -> "Overlaps":
         """The overlaps of two label images of one shape."""
-        parts = []
-        for start in range(0, max(1, predicted.size), PIXELS_AT_ONCE):
-            first = predicted.ravel()[start : start + PIXELS_AT_ONCE]
-            second = true.ravel()[start : start + PIXELS_AT_ONCE]
-            # most neighbors have the same pair, so runs of equal pairs are counted, which are much fewer
-            is_start = np.ones(len(first), bool)
-            is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-            starts = np.flatnonzero(is_start)
-            parts.append(cls(first[starts], second[starts], np.diff(starts, append=len(first))))
-        return cls.join(parts)
+        first, second = predicted.ravel(), true.ravel()
+        # most neighbors have the same pair, so runs of equal pairs are counted, which are much fewer
+        is_start = np.ones(len(first), bool)
+        is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        starts = np.flatnonzero(is_start)
+        return cls.join([cls(first[starts], second[starts], np.diff(starts, append=len(first)))])
 
     @classmethod
     def join(cls, parts: Sequence["Overlaps"]) -> "Overlaps":

@@ -29,7 +29,7 @@ def test_certain_answers_have_logits_that_are_numbers(task):
     torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("classes", range(2, 40))
+@pytest.mark.parametrize("classes", [2, 3, 7, 39])
 def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
     decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
     logits = torch.full((classes, 1, 1), 0.3)
@@ -48,41 +48,19 @@ def two_images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
-def test_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
-    decoder = new_decoder(task)
-    logits, _ = two_images
-    torch.testing.assert_close(decoder.probabilities(logits[None], dim=1)[0], decoder.probabilities(logits))
-
-
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_logits_of_the_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
-    decoder = new_decoder(task)
-    probabilities = decoder.probabilities(two_images[0])
-    torch.testing.assert_close(
-        decoder.logits_from_probabilities(probabilities[None], dim=1)[0],
-        decoder.logits_from_probabilities(probabilities),
-    )
-
-
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_views_of_a_batch_are_averaged_as_those_of_each_image(task, two_images):
+def test_a_batch_is_read_as_each_image(task, two_images):
     decoder = new_decoder(task)
     first, second = two_images
-    of_batch = average(decoder, [first[None], second[None]], dim=1)
-    torch.testing.assert_close(of_batch[0], average(decoder, [first, second]))
-
-
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_views_of_a_batch_are_mirrored_back_as_those_of_each_image(task, two_images):
-    logits, _ = two_images
-    torch.testing.assert_close(mirror_back(task, logits[None], dim=1)[0], mirror_back(task, logits))
-
-
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_a_batch_is_decoded_as_each_image(task, two_images):
-    decoder = new_decoder(task)
-    logits, _ = two_images
-    torch.testing.assert_close(decoder.decode(logits[None], dim=1)[0], decoder.decode(logits))
+    probabilities = decoder.probabilities(first)
+    pairs = [
+        (decoder.probabilities(first[None], dim=1), probabilities),
+        (decoder.logits_from_probabilities(probabilities[None], 1), decoder.logits_from_probabilities(probabilities)),
+        (average(decoder, [first[None], second[None]], dim=1), average(decoder, [first, second])),
+        (mirror_back(task, first[None], dim=1), mirror_back(task, first)),
+        (decoder.decode(first[None], dim=1), decoder.decode(first)),
+    ]
+    for of_batch, of_image in pairs:
+        torch.testing.assert_close(of_batch[0], of_image)
 
 
 def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():

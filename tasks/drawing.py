@@ -347,7 +347,8 @@ def _on_slices(points: np.ndarray, size: Sequence[int], spacing: Sequence[float]
     depth, height, width = _slice_sides(size, spacing)
     scale = np.array([depth, height, width]) / size[:3]
     z, y, x = ((points + 0.5) * scale - 0.5).T
-    row, column = height - 1 - y, width - 1 - x
+    row = height - 1 - y
+    column = width - 1 - x
     axial = np.column_stack([row, column])
     sagittal = np.column_stack([row, width + z])
     coronal = np.column_stack([height + depth - 1 - z, column])

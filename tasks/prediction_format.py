@@ -167,7 +167,8 @@ class MaskFormat(PredictionFormat):
         return {"value": number}
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
-        job, decoded = image.job, image.decoded
+        job = image.job
+        decoded = image.decoded
         for extension in extensions:
             if extension == OVERLAY:
                 self._write_overlay(image)

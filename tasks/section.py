@@ -94,7 +94,8 @@ class Section:
 
     def example(self, record: Record, pred: np.ndarray) -> Example:
         """A record with its truth and its prediction; of a volume the three planes that show most of the truth."""
-        reader, name = self.reader, record["name"]
+        reader = self.reader
+        name = record["name"]
         if not isinstance(record["image"], VolumeFile):
             image = read_image(record["image"], name)
             size = image.shape[:2]

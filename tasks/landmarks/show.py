@@ -47,11 +47,13 @@ class LandmarkSection(Section):
 
     def example(self, record: Record, pred: np.ndarray) -> Example:
         """A record with its points; of a volume planes through their middle, with the points on them."""
-        name, points = record["name"], PredictedPoints.from_prediction(pred)
+        name = record["name"]
+        points = PredictedPoints.from_prediction(pred)
         if isinstance(record["image"], VolumeFile):
             voxels, header = read_volume(record["image"], name)
             truth = self.reader.read_volume(record, header)
-            positions, is_present = points.positions(header.size), truth.states == PRESENT
+            positions = points.positions(header.size)
+            is_present = truth.states == PRESENT
             picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
             return Example(name, picture, None, None)
         image = read_image(record["image"], name)

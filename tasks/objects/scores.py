@@ -45,7 +45,8 @@ class Overlaps(NamedTuple):
     @classmethod
     def between(cls, predicted: np.ndarray, true: np.ndarray) -> "Overlaps":
         """The overlaps of two label images of one shape."""
-        first, second = predicted.ravel(), true.ravel()
+        first = predicted.ravel()
+        second = true.ravel()
         # most neighbors have the same pair, so runs of equal pairs are counted, which are much fewer
         is_start = np.ones(len(first), bool)
         is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])

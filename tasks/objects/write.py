@@ -113,16 +113,18 @@ class ObjectFormat(MaskFormat):
         return {"number": number, "class": self.names[decoded.objects[number - 1].class_index]}
 
     def write_mask(self, image: PredictedImage) -> None:
-        job, count = image.job, len(image.decoded.objects)
+        job = image.job
+        count = len(image.decoded.objects)
         most = MOST_IN_PNG
         if job.place is not None:
             most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
         nodata = np.iinfo(dtype).max
         values = values_of_labels(image, lambda labels: label_numbers(labels).astype(dtype), nodata)
-        path, other = job.file(MASK), job.file(LARGE_MASK)
+        paths = [job.file(MASK), job.file(LARGE_MASK)]
         if job.volume is None and count > MOST_IN_PNG:
-            path, other = job.file(LARGE_MASK), job.file(MASK)
+            paths.reverse()
+        path, other = paths
         save_values(job, path, values, nodata)
         if job.volume is None and other != path:
             other.unlink(missing_ok=True)  # an earlier call may have written it

@@ -188,13 +188,18 @@ def case_report(
     classes = range(first, len(names))
     report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}
     for key in TITLES:
-        if key in cases[0]:
-            means = [mean_of_present([case[key][index] for case in cases]) for index in classes]
-            report[f"mean_{key}"] = mean_of_present(means)
-            report[key] = means
-    report["dice_cases"] = [sum(case["dice"][index] is not None for case in cases) for index in classes]
+        if key not in cases[0]:
+            continue
+        means = []
+        for index in classes:
+            means.append(mean_of_present([case[key][index] for case in cases]))
+        report[f"mean_{key}"] = mean_of_present(means)
+        report[key] = means
+    dice = np.array([case["dice"] for case in cases], float)  # NaN for a class without a score
+    report["dice_cases"] = np.isfinite(dice).sum(axis=0)[first:].tolist()
     if "missed" in cases[0]:
-        report["hd95_missed"] = [sum(case["missed"][index] for case in cases) for index in classes]
+        missed = np.array([case["missed"] for case in cases])
+        report["hd95_missed"] = missed.sum(axis=0)[first:].tolist()
     return report
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
-from support.launches import launch, predict
+from support.launches import predict
 
 from tasks.scoring.boundary import BoundaryScores, boundary_report, boundary_scores
 
@@ -206,5 +206,5 @@ def test_predict_prints_scores_of_boundaries(scored: Scored):
 
 
 def test_boundaries_without_true_masks_are_refused(model: Path, photos: Path, tmp_path: Path, fails_with):
-    result = launch("predict.py", "--model", model, "--input", photos, "--output", tmp_path / "out", "--boundary")
+    result = predict(model, [photos], tmp_path / "out", "--boundary")
     fails_with(result, "--boundary needs --truth", 2)

@@ -16,6 +16,7 @@ import tifffile
 from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors
 from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.tiff import (
+    ALPHA_SAMPLES,
     check_segments,
     has_bands,
     has_place_tags,
@@ -32,6 +33,7 @@ from runtime.errors import ImageError
 
 HUGE_NODATA = 1e30
 HUGE_TOLERANCE = 0.01
+GDAL_TAGS = (42112, 42113)  # of GDAL: the names of bands, and the value of pixels without data
 MOST_BLOCK_BYTES = 2**28  # a compressed strip larger than this is not read for a window
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
@@ -72,20 +74,27 @@ class RasterFile:
         check_segments(page)
         stored_type = np.dtype(page.dtype)
         self.dtype = np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
+        self.names = [""] * int(page.samplesperpixel)
+        self.alpha: int | None = None
+        self.nodata: float | None = None
+        self._block_bytes = 0
         self._lock = Lock()  # threads must not read one data set at the same time
-        self._data_set = open_directory(file, page.index, stack)
-        self.names = [name or "" for name in self._data_set.descriptions]
-        self.nodata = self._data_set.nodata if knows_missing else None
-        colors = [color.name for color in self._data_set.colorinterp]
-        self.alpha = colors.index("alpha") if "alpha" in colors else None
+        is_described = any(code in page.tags for code in GDAL_TAGS) or any(
+            kind in ALPHA_SAMPLES for kind in page.extrasamples
+        )
+        if is_described or not page.is_contiguous:  # opening takes longer than reading a small image
+            self._data_set = open_directory(file, page.index, stack)
+            self.names = [name or "" for name in self._data_set.descriptions]
+            colors = [color.name for color in self._data_set.colorinterp]
+            self.alpha = colors.index("alpha") if "alpha" in colors else None
+            self.nodata = self._data_set.nodata if knows_missing else None
+            self._block_bytes = prod(self._data_set.block_shapes[0]) * stored_type.itemsize
+            if page.planarconfig != tifffile.PLANARCONFIG.SEPARATE:
+                self._block_bytes *= len(self.names)
         self._mask = None if mask is None else open_directory(file, mask.index, stack)
         self.may_be_nan = knows_missing and stored_type.kind == "f"
         has_value = self.nodata is not None or self.may_be_nan
         self.may_lack_data = has_value or self.alpha is not None or self._mask is not None
-        block = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
-        self._block_bytes = prod(block) * stored_type.itemsize
-        if page.planarconfig != tifffile.PLANARCONFIG.SEPARATE:
-            self._block_bytes *= len(self.names)
         self.decodes_windows = page.is_contiguous or self._block_bytes <= MOST_BLOCK_BYTES
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:

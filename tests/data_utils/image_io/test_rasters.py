@@ -443,3 +443,12 @@ def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
 def test_the_own_name_of_a_band_comes_before_words_of_others():
     assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
     assert band_indices(["Maß", "x Maß"], "maß") == [0]
+
+
+def test_a_strip_of_as_many_rows_as_a_tag_can_hold_ends_with_the_image(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 9, (5, 8, 10)).astype(np.uint16)
+    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave="pixel", blockysize=8)
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        tag = file.pages[0].tags["RowsPerStrip"]
+        tag.overwrite(2**32 - 1, dtype="I") if tag.dtype == 4 else tag.overwrite(2**16 - 1)
+    assert np.array_equal(read_image(path), np.moveaxis(bands, 0, 2))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.analysis.distinct_rows import distinct_rows
 from data_utils.analysis.inspect_record import ClassLocations, Inspection, Rules, inspect_record
 from data_utils.analysis.normalization import Foreground, measure_foreground
 from data_utils.analysis.problems import Problem, describe_excess, merge_equal
@@ -94,8 +95,9 @@ class SplitInspection:
     def usable_sizes(self) -> np.ndarray:
         """(N, 2 or 3) int32; a record without a size has the most frequent one, so that fillers add no new shape."""
         is_known = np.asarray(self.sizes.any(axis=1))
-        sizes, counts = np.unique(self.sizes[is_known], axis=0, return_counts=True)
-        return np.where(is_known[:, None], self.sizes, sizes[counts.argmax()]).astype(np.int32)
+        known_sizes = distinct_rows(self.sizes[is_known])
+        usual_size = known_sizes.rows[known_sizes.counts().argmax()]
+        return np.where(is_known[:, None], self.sizes, usual_size).astype(np.int32)
 
     def exclude_unreadable(self, reader: TargetReader) -> None:
         """Add to the problems the records whose masks hold values that cannot be turned into a target."""
@@ -124,12 +126,16 @@ class SplitInspection:
 
     def to_json(self) -> JSON:
         """What the cache stores; problems are left out, since an inspection with any is not remembered."""
-        contents = [[kind, list(pixels.items()), labeled] for (kind, _, labeled), pixels in self.contents.items()]
+        contents = []
+        for content, pixels in self.contents.items():
+            contents.append([content.kind, list(pixels.items()), content.labeled_for])
         locations = []
         for i, by_value in self.class_locations.items():
-            locations.append([i, [[value, _array_to_json(pixels)] for value, pixels in by_value.items()]])
+            for value, places in by_value.items():
+                locations.append([i, value, _array_to_json(places)])
         return {
-            "columns": list(map(_array_to_json, (self.sizes, self.members, self.channels, self.spacings))),
+            "columns": list(map(_array_to_json, (self.sizes, self.members, self.channels))),
+            "spacings": self.spacings.tolist() if self.spacings.any() else 0,
             "resized_masks": self.resized_masks,
             "modes": self.modes,
             "contents": contents,
@@ -140,16 +146,18 @@ class SplitInspection:
     @classmethod
     def from_json(cls, value: JSON, records: Records) -> "SplitInspection":
         """The inverse of `to_json`."""
-        sizes, members, channels, spacings = map(_array_from_json, value["columns"])
-        split = cls(records, sizes, members, channels, spacings)
+        split = cls.empty(records)
+        split.sizes, split.members, split.channels = map(_array_from_json, value["columns"])
+        split.spacings[:] = value["spacings"]
         split.resized_masks = value["resized_masks"]
         split.modes = Counter(value["modes"])
         for kind, items, labeled in value["contents"]:
             pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
             labeled_for = None if labeled is None else tuple(labeled)
             split.contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
-        for i, by_value in value["class_locations"]:
-            split.class_locations[i] = {mask_value_from_json(key): _array_from_json(array) for key, array in by_value}
+        for i, mask_value, places in value["class_locations"]:
+            by_value = split.class_locations.setdefault(i, {})
+            by_value[mask_value_from_json(mask_value)] = _array_from_json(places)
         if value["foreground"]:
             split.foreground = Foreground(*map(tuple, value["foreground"]))
         return split
@@ -161,12 +169,15 @@ def mask_value_from_json(value: Any) -> MaskValue:
 
 
 def _array_to_json(array: np.ndarray) -> JSON:
-    return [str(array.dtype), array.shape, b64encode(array.tobytes()).decode()]
+    """Whole numbers from 0, in the smallest type that holds them: there may be ten million."""
+    smallest = array.astype(np.min_scalar_type(int(array.max(initial=0))))
+    return [str(smallest.dtype), smallest.shape, b64encode(smallest.tobytes()).decode()]
 
 
 def _array_from_json(value: JSON) -> np.ndarray:
+    """int64, the inverse of `_array_to_json`."""
     dtype, shape, text = value
-    return np.frombuffer(bytearray(b64decode(text)), dtype).reshape(shape)
+    return np.frombuffer(b64decode(text), dtype).reshape(shape).astype(np.int64)
 
 
 def _unknown_values(content: Content, class_map: ClassMap) -> str | None:

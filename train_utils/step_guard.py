@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -23,19 +22,6 @@ from train_utils.sharding import gather_tensor
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
 TIME_BASE = 65_536  # milliseconds
-
-
-class PendingStep(NamedTuple):
-    """A step whose result is not known yet.
-
-    Args:
-        indices: the indices of the records of this process in the step.
-        values: loss, gradient norm and the message, once they have arrived.
-    """
-
-    number: int
-    indices: list[int]
-    values: LateRead
 
 
 class StepGuard:
@@ -77,7 +63,8 @@ class StepGuard:
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
         self._values: Tensor  # (5,): loss, gradient norm and the message of the step; `judge` sets it
-        self._pending: list[PendingStep] = []
+        # of steps whose results are not known yet: number, indices of this process's records, and the values to come
+        self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
         self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
@@ -126,7 +113,7 @@ class StepGuard:
 
     def end_step(self, indices: list[int]) -> None:
         """Note that step `state.step` is queued; `indices` are the indices of this process's records in it."""
-        self._pending.append(PendingStep(self.state.step, indices, LateRead(self._values)))
+        self._pending.append((self.state.step, indices, LateRead(self._values)))
 
     def results(self) -> list[StepResult]:
         """The results of the steps that are known now, of all steps where the run logs, evaluates or saves.
@@ -159,13 +146,12 @@ class StepGuard:
             count -= 1
         steps = self._pending[:count]
         self._pending = self._pending[count:]
-        values = LateRead.read([step.values for step in steps])
+        arrived = LateRead.read([values for _, _, values in steps])
         results = []
-        for step, (loss, grad_norm, stop_requests, high, low) in zip(steps, values, strict=True):
-            began = int(TIME_BASE * high + low)
-            result = StepResult(step.number, loss, grad_norm, bool(stop_requests), began)
+        for (number, indices, _), (loss, grad_norm, stop_requests, high, low) in zip(steps, arrived, strict=True):
+            result = StepResult(number, loss, grad_norm, bool(stop_requests), int(TIME_BASE * high + low))
             results.append(result)
-            self._count(result, step.indices)
+            self._count(result, indices)
         if any(result.is_stop_requested for result in results):
             self.stopping = True
             results += self.settle(everything=True)

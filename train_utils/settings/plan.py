@@ -1,7 +1,7 @@
 """The lengths of runs. In short runs small images and narrow networks score higher, since they allow more steps."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
-from data_utils.sources.records import Record, spread_indices
+from data_utils.sources.records import spread_indices
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
 from tasks.overlapping.loss import Overlapping
@@ -108,15 +108,10 @@ def _mask_scale(info: DatasetInfo, pixels: int) -> float:
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:
-    """`TargetReader.detail_kept` of up to SAMPLED_MASKS training masks."""
-    return info.reader.detail_kept(_spread_records(info), scale)
-
-
-def _spread_records(info: DatasetInfo) -> Iterator[Record]:
-    """Up to SAMPLED_MASKS training records that can be used, spread over the set."""
+    """`TargetReader.detail_kept` of up to SAMPLED_MASKS training masks that can be used, spread over the set."""
     usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
-    for position in spread_indices(len(usable), SAMPLED_MASKS):
-        yield info.train.records[int(usable[position])]
+    spread = [int(usable[position]) for position in spread_indices(len(usable), SAMPLED_MASKS)]
+    return info.reader.detail_kept((info.train.records[index] for index in spread), scale)
 
 
 def _point_scale(info: DatasetInfo, pixels: int) -> float:

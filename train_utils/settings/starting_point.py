@@ -166,14 +166,13 @@ def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is
 def _axes(settings: TrainSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
     """The axes of the config if it has an owner to start from, else the axes that suit the data."""
     own_axes = NetworkAxes(config.dims, config.kernels, config.strides)
-    axes = own_axes if axes is None else axes
-    if owner is not None:
+    if owner is not None and axes is not None and axes.dims != own_axes.dims:
         kinds = {2: "images", 3: "volumes"}
-        if axes.dims != own_axes.dims:
-            raise ModelError(
-                f"{owner}: takes {kinds[own_axes.dims]}, but the data are {kinds[axes.dims]};"
-                f" start from another model, or give --dims {own_axes.dims}"
-            )
+        raise ModelError(
+            f"{owner}: takes {kinds[own_axes.dims]}, but the data are {kinds[axes.dims]};"
+            f" start from another model, or give --dims {own_axes.dims}"
+        )
+    if owner is not None or axes is None:
         axes = own_axes
     if axes.dims == 3 and settings.upsample == "bilinear_aligned":
         raise ModelError("--upsample bilinear_aligned works for images only; for volumes give transpose or bilinear")
@@ -190,11 +189,10 @@ def _refuse_flags_without_use(owner: str, settings: TrainSettings, config: UNetC
     """Raise SettingsError for encoder flags if the network has no encoder, or an encoder with weights already."""
     for name in ENCODER_FLAGS:
         value = getattr(settings, name)
-        typed = as_flags({name: value})
-        if value and config.encoder is None:
-            raise SettingsError(f"{typed}: this network has no encoder; leave the flag out, or name one with --encoder")
-        if value and name == "encoder_weights":
-            raise SettingsError(f"{typed}: the encoder of {owner} already has weights; leave the flag out")
+        if value and (config.encoder is None or name == "encoder_weights"):
+            problem = "this network has no encoder" if config.encoder is None else f"{owner} has weights already"
+            typed = as_flags({name: value})
+            raise SettingsError(f"{typed}: {problem}; leave the flag out, or name an encoder with --encoder")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

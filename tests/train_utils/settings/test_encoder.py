@@ -144,7 +144,9 @@ def encoder_model(encoder_folders, tmp_path_factory) -> str:
     ],
 )
 def test_a_flag_of_an_encoder_is_refused_without_one(name, value, flag):
-    with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
+    with pytest.raises(
+        SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name an encoder"
+    ):
         start_from(None, {name: value})
 
 

@@ -10,7 +10,6 @@ import tifffile
 from PIL import Image
 from rasterio import Affine
 from support.folders import write_folder, write_splits
-from support.launches import launch
 from support.rasters import NORTH_UP, scene, write_raster
 from support.volumes import write_msd
 
@@ -108,10 +107,8 @@ def test_packing_overwrites_no_shards(tmp_path):
 def test_packing_names_a_damaged_mask_before_it_writes(tmp_path):
     folder = write_folder(tmp_path / "data", 3, seed=0)
     (folder / "masks" / "cell_01.png").write_bytes(b"")
-    result = launch("-m", "data_utils.pack", folder, tmp_path / "out")
-    assert result.returncode == 1
-    assert "cell_01.png: mask cannot be read" in result.stderr
-    assert "Traceback" not in result.stderr
+    with pytest.raises(DataError, match=r"cell_01\.png: mask cannot be read"):
+        run_pack(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

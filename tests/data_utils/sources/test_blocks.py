@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from rasterio.transform import Affine
-from support.in_process import run_train
 from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
 from data_utils.config import DataConfig
@@ -17,7 +16,7 @@ from data_utils.sources import blocks
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
-from runtime.errors import CheckpointError, DataError
+from runtime.errors import DataError
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
@@ -193,34 +192,25 @@ def test_images_of_one_block_are_on_one_side(mosaic):
     assert held_out in ({0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15})
 
 
-def test_the_report_says_that_blocks_of_images_touch(mosaic):
-    report, problems = check_data(config(mosaic, **QUARTER))
-    assert problems == 0
-    assert "validation blocks: 8 of 32, of about 64 pixels a side" in report
-    assert "6 of 8 validation images touch training images in the world" in report
-    assert "overlap" not in report
+@pytest.mark.parametrize(
+    ("blocks", "lines"),
+    [
+        (64, ["validation blocks: 8 of 32, of about 64 pixels a side", "6 of 8 validation images touch training"]),
+        (None, ["6 of 8 validation images overlap training images in the world"]),
+    ],
+    ids=["blocks", "no blocks"],
+)
+def test_images_that_touch_or_overlap_others_in_the_world_are_counted(mosaic, blocks, lines):
+    described = "\n".join(describe_neighbors(*load_records(config(mosaic, val_blocks=blocks, val_fraction=0.25))))
+    assert all(line in described for line in lines)
+    assert blocks is None or "overlap" not in described
 
 
-def test_the_report_says_that_images_without_blocks_overlap(mosaic):
-    report, _ = check_data(config(mosaic, val_blocks=None, val_fraction=0.25))
-    assert "6 of 8 validation images overlap training images in the world" in report
-
-
-def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
-    write_scene(tmp_path / "data")
-    flags = ["--dataset", tmp_path / "data", "--val-blocks", "--crop-size", "32", "32", "--encoder", "none"]
-    flags += ["--base-channels", "4", "--depth", "2", "--batch-size", "4", "--num-workers", "0"]
-    flags += ["--checkpoint-every", "2", "--log-every", "1"]
-    whole = run_train(tmp_path / "whole", *flags, "--max-steps", "4")
-    assert whole.exit_code == 0, whole.output
-    half = ["--max-steps", "4", "--resume", tmp_path / "whole" / "checkpoints" / "step-00000002"]
-    again = run_train(tmp_path / "again", *flags, *half)
-    assert again.exit_code == 0, again.output
-    assert again.values("train/loss") == whole.values("train/loss")[2:]
-    assert again.values("eval/loss")[-1] == whole.values("eval/loss")[-1]
-    flags[3:3] = ["128"]
-    with pytest.raises(CheckpointError, match=r"data set is 11 \+ 1 images .*, this run's is 3 \+ 1 images"):
-        run_train(tmp_path / "other", *flags, *half)
+def test_the_identity_of_a_scene_is_that_of_its_blocks(tmp_path):
+    write_scene(tmp_path)
+    infos = [load_dataset_info(config(tmp_path, val_blocks=side, crop_size=(32, 32))) for side in (0, 0, 128)]
+    first, again, others = (info.fingerprint() for info in infos)
+    assert first == again != others
 
 
 def images_at(folder, *places, size=(64, 64)):

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
 from support.picture_folders import names, write_pictures
@@ -13,24 +12,30 @@ from support.picture_folders import names, write_pictures
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.holdout import hold_out, hold_out_shards
-from data_utils.sources.records import ListRecords, Metadata, StreamRows
+from data_utils.sources.records import ListRecords, Metadata, Records, StreamRows
 from runtime.errors import DataError
-
-
-def write_groups(folder: Path, slices_of_volume: dict[str, int]) -> list[str]:
-    """Pairs called <volume>_<slice>.png; the names of all."""
-    names = [f"{volume}_{i}.png" for volume, slices in slices_of_volume.items() for i in range(slices)]
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir()
-        for name in names:
-            Image.new("L", (8, 8), int(name[-5]) % 2).save(folder / kind / name)
-    return names
 
 
 def names_of(info: DatasetInfo) -> tuple[list[str], list[str]]:
     """The names of the training and of the validation images."""
     train, val = ([record["name"] for record in split.records] for split in (info.train, info.val))
     return train, val
+
+
+def called(*names: str, dims: int = 2) -> ListRecords:
+    """Records of these names."""
+    return ListRecords([{"image": "", "target": "", "name": name} for name in names], Metadata(dims=dims))
+
+
+def groups_of(images: dict[str, int]) -> list[str]:
+    """The names of the images of groups, <group>_<number>.png."""
+    return [f"{group}_{i}.png" for group, count in images.items() for i in range(count)]
+
+
+def held_out_of(records: Records, **settings) -> tuple[list[str], list[str]]:
+    """The names of both parts."""
+    train, val = hold_out(records, DataConfig(**settings))
+    return names(train), names(val)
 
 
 def volumes_of(names: list[str]) -> set[str]:
@@ -40,9 +45,9 @@ def volumes_of(names: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("group", [r"^(\w+)_", r"^[a-z]+", r"^([a-z]+)_\d+", r"([a-z]+)_(\d+)\.png$"])
-def test_groups_are_held_out_whole(tmp_path, group, seed):
-    write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 5})
-    train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, val_fraction=0.2))
+def test_groups_are_held_out_whole(group, seed):
+    records = called(*groups_of({"a": 2, "bb": 9, "c": 4, "d": 5}))
+    train, val = held_out_of(records, val_group=group, seed=seed, val_fraction=0.2)
     assert train
     assert not volumes_of(train) & volumes_of(val)
     assert len(train) + len(val) == 20
@@ -110,29 +115,18 @@ def test_images_of_one_folder_on_both_sides_are_a_line_with_the_flag_that_mends_
         assert not {Path(name).parent for name in train} & {Path(name).parent for name in val}
 
 
-FOLDS = [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)]
-
-
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("group", "folds", "most"), FOLDS)
-def test_folds_hold_out_each_image_once(tmp_path, group, folds, most, seed):
-    names = write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
-    infos = [load_info(tmp_path, val_group=group, seed=seed, fold=f"{k}/{folds}") for k in range(1, folds + 1)]
+@pytest.mark.parametrize(("group", "folds", "most"), [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)])
+def test_folds_hold_out_each_image_once_and_groups_whole(group, folds, most, seed):
+    names = groups_of({"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
     held_out = []
-    for train, val in map(names_of, infos):
+    for k in range(1, folds + 1):
+        train, val = held_out_of(called(*names), val_group=group, seed=seed, fold=f"{k}/{folds}")
         assert sorted([*train, *val]) == sorted(names)
         assert 1 <= len(val) <= most
+        assert group is None or not volumes_of(train) & volumes_of(val)
         held_out += val
     assert sorted(held_out) == sorted(names)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("group", "folds"), [(group, folds) for group, folds, _ in FOLDS if group])
-def test_folds_hold_out_groups_whole(tmp_path, group, folds, seed):
-    write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
-    for k in range(1, folds + 1):
-        train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, fold=f"{k}/{folds}"))
-        assert not volumes_of(train) & volumes_of(val)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +173,6 @@ def test_whole_files_of_a_stream_are_held_out(sizes, fraction, held_out):
         assert len(val) == held_out
         assert len(train) == sum(sizes) - held_out
         assert not set(train.rows.groups[:, 0]) & set(val.rows.groups[:, 0])
-
-
-def called(*names: str, dims: int = 2) -> ListRecords:
-    """Records of these names."""
-    records = ListRecords([{"image": "", "target": "", "name": name} for name in names])
-    records.metadata = Metadata(dims=dims)
-    return records
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])

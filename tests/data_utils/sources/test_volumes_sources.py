@@ -31,11 +31,10 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
-from data_utils.sources.volumes import read_description
+from data_utils.sources.volumes import read_description, voxel_size_warnings
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
-from train_utils.check_data import check_data
 
 LABELS = ((0, "background"), (1, "liver"), (2, "tumour"))
 
@@ -329,11 +328,9 @@ def test_sizes_of_voxels_that_a_stack_holds_and_nobody_reads_get_a_line(tmp_path
         (tmp_path / folder).mkdir()
         for number in range(4):
             tifffile.imwrite(tmp_path / folder / f"{number}.tif", stack, **options)
-    report, _ = check_data(DataConfig(str(tmp_path), dims=3))
-    assert ("says how large its voxels are" in report) is bool(options)
-    assert (
-        "says how large its voxels are" not in check_data(DataConfig(str(tmp_path), dims=3, spacing=(3, 0.5, 0.25)))[0]
-    )
+    lines = voxel_size_warnings(load_records(DataConfig(str(tmp_path), dims=3)))
+    assert len(lines) == bool(options)
+    assert not voxel_size_warnings(load_records(DataConfig(str(tmp_path), dims=3, spacing=(3, 0.5, 0.25))))
 
 
 @pytest.mark.parametrize("side", [1.0, 0.7], ids=["sides of 1", "sides of the image"])

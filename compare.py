@@ -20,8 +20,7 @@ from runtime.settings import reader
 from tasks.tables import as_text
 from train_utils.comparison.differences import compare_recipes
 from train_utils.comparison.page import write_page
-from train_utils.comparison.recipes import group_runs, recipe_table, settings_table
-from train_utils.comparison.runs import read_runs
+from train_utils.comparison.recipes import group_runs, read_runs, recipe_table, settings_table
 
 
 def parse_args(description: str) -> argparse.Namespace:

@@ -14,8 +14,7 @@ import compare
 from runtime.errors import UserError
 from runtime.script import print_error
 from train_utils.comparison.differences import compare_recipes
-from train_utils.comparison.recipes import Recipe, group_runs
-from train_utils.comparison.runs import read_runs
+from train_utils.comparison.recipes import Recipe, group_runs, read_runs
 
 FLAGS = {"dataset": "photos", "plan": "none", "learning_rate": 0.001, "epochs": 3, "fold": None, "num_workers": 2}
 IDENTITY = {"task": "classes", "classes": ["a", "b"], "data set": "40 + 10 images (abc)"}

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 
 from runtime.console import counted
-from train_utils.comparison.recipes import Recipe
-from train_utils.comparison.runs import RecordedRun
+from train_utils.comparison.recipes import Recipe, RecordedRun
 from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together

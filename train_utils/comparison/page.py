@@ -11,8 +11,7 @@ from tasks import TASKS
 from tasks.charts import SERIES, Line, line_chart
 from tasks.drawing import to_rgb
 from tasks.tables import Table
-from train_utils.comparison.recipes import Recipe
-from train_utils.comparison.runs import RecordedRun
+from train_utils.comparison.recipes import Recipe, RecordedRun
 from train_utils.metrics_log import series
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.samples import picture_file

@@ -23,7 +23,7 @@ from runtime.errors import DataError, UserError
 from runtime.files import checksum
 from runtime.values import checked
 from tasks.classes.loss import Classes
-from train_utils.comparison.runs import read_settings
+from train_utils.comparison.recipes import read_settings
 from train_utils.dataset import load_dataset_info
 from train_utils.review.reviewed_masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
 from train_utils.settings.train_settings import TrainSettings

@@ -9,7 +9,7 @@ from support.comparisons import run_compare, write_run, write_seeds
 from support.reports import Page
 
 import compare
-from train_utils.comparison.runs import read_runs
+from train_utils.comparison.recipes import read_runs
 
 
 @pytest.mark.parametrize("arguments", [[""], ["run", "--output", ""]], ids=["a run", "the page"])

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from support.comparisons import change_record, recipes_of, write_run, write_seeds
 
-from train_utils.comparison.recipes import group_runs, recipe_table, settings_table
-from train_utils.comparison.runs import RecordedRun, read_runs
+from train_utils.comparison.recipes import RecordedRun, group_runs, read_runs, recipe_table, settings_table
 
 
 def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):

@@ -283,18 +283,15 @@ class Predictor:
 
     def _batch(self, network: nn.Module, images: Sequence[Tensor], tiling: Tiling | None) -> Sequence[Tensor]:
         """Logits (num_classes, h, w) of images (C, h, w) of one size."""
+        forward = partial(self._logits, network)
         if tiling is None:
-            return self._logits(network, torch.stack(list(images)))
+            return forward(torch.stack(list(images)))
         logits = []
         for image in images:
-            logits.append(torch.cat(list(self._tile_strips(network, image, tiling)), dim=1))
+            rows = partial(_rows, image)
+            strips = stream_logits(forward, rows, image.shape[1:], tiling, pixels_per_batch(self.device))
+            logits.append(torch.cat(list(strips), dim=1))
         return logits
-
-    def _tile_strips(self, network: nn.Module, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
-        """Logits (num_classes, n, w) of an image (C, h, w) in tiles."""
-        forward = partial(self._logits, network)
-        pixels = pixels_per_batch(self.device)
-        return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
         """The size of the logits for the decoder: an image's own `size`, or the size of the first network's input."""
@@ -353,3 +350,7 @@ class Predictor:
         if self.tta:
             return average_views(network, batch, self._decoder)
         return full_precision(network(batch))
+
+
+def _rows(image: Tensor, start: int, stop: int) -> Tensor:
+    return image[:, start:stop]

@@ -26,12 +26,8 @@ def predict_strips(
         return
     mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
     for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
-        yield _average_mirrors(strips, mirrored, decoder)
-
-
-def _average_mirrors(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
-    for logits, mirrored_logits in zip(strips, mirrored, strict=True):
-        yield average(decoder, [logits, mirror_back(decoder.task, mirrored_logits, dim=1)], dim=1)
+        pairs = zip(strips, (mirror_back(decoder.task, logits, dim=1) for logits in mirrored), strict=True)
+        yield (average(decoder, pair, dim=1) for pair in pairs)
 
 
 def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.image_io.resize import resize_image
 from inference.predictor import Predictor
 from runtime.errors import ModelError, one_line
 from unet.blocks import fold_batch_norm
@@ -73,7 +72,7 @@ def relative_difference(logits: Tensor, expected: Tensor) -> float:
 
 
 def images_of(config: UNetConfig, shape: Sequence[int]) -> np.ndarray:
-    """Images of the training kind: spots of noise, about the mean, in the type of the training images.
+    """Images of noise about the mean of the training images, and of their type.
 
     Args:
         shape: the batch size, and the size of each image.
@@ -88,22 +87,12 @@ def images_of(config: UNetConfig, shape: Sequence[int]) -> np.ndarray:
     mean = np.resize(preprocess.mean or (127.0,), config.in_channels)
     std = np.resize(preprocess.std or (64.0,), config.in_channels)
     column = (-1, *[1] * config.dims)
-    if config.dims == 2:
-        noise = 0.5 * noise + spots(generator, noise.shape)
     pixels = mean.reshape(column) + std.reshape(column) * noise
     kind = np.dtype((preprocess.pixel_types or ("uint8",))[0])
     if config.dims == 3 or kind.kind == "f":
         return pixels.astype(np.float32)
     limits = np.iinfo(kind)
     return pixels.round().clip(max(limits.min, 0), limits.max).astype(kind)
-
-
-def spots(generator: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Noise (B, C, H, W) that changes over some ten pixels."""
-    count, channels, height, width = shape
-    coarse = generator.standard_normal((height // 10 + 2, width // 10 + 2, count * channels))
-    smooth = resize_image(coarse.astype(np.float32), (height, width))
-    return smooth.transpose(2, 0, 1).reshape(shape)
 
 
 @torch.inference_mode()

@@ -135,17 +135,15 @@ def _volume_tile(config: UNetConfig, size: Sequence[int], margin: Sequence[int] 
     step = config.divisors[0]
     limits[0] = min(limits[0], max(2 * step, deepest // step * step))
     voxels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // _pixel_bytes(config))
+
+    def tile_of(cells: int) -> list[int]:
+        """The sides of a tile of so many steps of the pooling grid along each axis."""
+        return [min(cells * step, limit) for step, limit in zip(config.divisors, limits, strict=True)]
+
     cells = 2
-    tile = _cells(config, cells, limits)
-    while tile != limits and math.prod(_cells(config, cells + 1, limits)) <= voxels:
+    while tile_of(cells) != limits and math.prod(tile_of(cells + 1)) <= voxels:
         cells += 1
-        tile = _cells(config, cells, limits)
-    return tile
-
-
-def _cells(config: UNetConfig, count: int, limits: Sequence[int]) -> list[int]:
-    """The sides of a tile of `count` steps of the pooling grid along each axis, up to the `limits`."""
-    return [min(count * step, limit) for step, limit in zip(config.divisors, limits, strict=True)]
+    return tile_of(cells)
 
 
 def _shared_pixels(

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import EmbeddedImage, image_errors, is_visible_file
+from data_utils.image_io.formats import EmbeddedImage, image_errors
 from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of, lines_of
@@ -36,13 +36,14 @@ from data_utils.sources.annotations.drawn import (
 )
 from data_utils.sources.annotations.layout import (
     SplitPaths,
+    files_below,
     find_file,
     holds_pictures,
     number_classes,
     paired_folders,
     summarize,
 )
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem, walk
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.cache import digest, digest_of_files, load_or_compute
@@ -52,6 +53,7 @@ from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # folders of JSON files apart from the images
+LOOKED_AT = 20  # files of a split by which the format is recognized
 HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
 # "shapes" is not enough: if keys are sorted, it comes after the image, which may be larger than the head
 KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
@@ -123,17 +125,13 @@ def read_labelme(file: str) -> dict[str, Any]:
     shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise DataError(f"{file} is no labelme file: it has no list of shapes")
-    for number, shape in enumerate(shapes, 1):
-        if not isinstance(shape.get("shape_type") or "", str):
-            kind = str(shape["shape_type"])[:40]
-            raise DataError(f"{file} says that shape {number} is of shape_type {kind}, expected a name")
     return content
 
 
 def outline_of(shape: dict[str, Any], location: str) -> Outline:
     """The outline of a shape. Raises DataError, with `location`, for a shape that has no area or is not understood."""
     kind = shape.get("shape_type") or "polygon"
-    if kind not in POINTS:
+    if not isinstance(kind, str) or kind not in POINTS:
         raise DataError(f"{location} is a {kind}; supported are {', '.join(POINTS)}")
     points = read_points(shape.get("points"), f"{location}: {kind}", POINTS[kind])
     low = points.min(axis=0).tolist()
@@ -172,20 +170,13 @@ def labelme_sources(row: FileRow, values: dict[str, int]) -> Sources:
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of images, folder of JSON files)."""
+    """Split -> (folder of images, folder of JSON files), if one of the first JSON files of a split is labelme's."""
     splits = paired_folders(root, named_splits, IMAGE_FOLDERS, FOLDERS)
-    if any(_holds_shapes(files) for _, files in splits.values()):
-        return splits
+    for _, folder in splits.values():
+        files = sorted(files_below(folder, (".json",)))
+        if any(is_labelme(folder / file) for file in files[:LOOKED_AT]):
+            return splits
     return {}
-
-
-def _holds_shapes(folder: Path) -> bool:
-    """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
-    for parent, _, names in walk(folder):
-        json_names = sorted(name for name in names if is_visible_file(name, (".json",)))
-        if any(is_labelme(os.path.join(parent, name)) for name in json_names[:3]):
-            return True
-    return False
 
 
 def is_labelme(file: str | Path) -> bool:

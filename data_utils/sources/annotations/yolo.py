@@ -127,13 +127,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     with reading(path, "YAML"):
         content = read_yaml(path)
     names = content.get("names")
-    if isinstance(names, dict) and names.keys() == {*map(str, range(len(names)))}:
-        names = [names[str(index)] for index in range(len(names))]
-    if not isinstance(names, list) or not names:
-        raise DataError(f"{path} has no `names`: expected a list of the classes, or 0: name, 1: name, ...")
-    for index, name in enumerate(names):
-        if not isinstance(name, str):
-            raise DataError(f"{path}: the name of class {index} is {str(name)[:40]}, expected a text")
+    if isinstance(names, dict):
+        names = [names.get(str(index)) for index in range(len(names))]
+    if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path}: its names are {str(names)[:60]}, expected a list of texts, or 0: name, 1: name, ...")
     return content | {"names": names}
 
 

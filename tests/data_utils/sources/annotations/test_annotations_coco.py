@@ -1,6 +1,6 @@
 """Data sets of COCO files: classes by category id, splits of one file or several, changes that are noticed.
 
-Modules: data_utils/sources/annotations/coco.py, data_utils/sources/annotations/coco_file.py.
+Modules: data_utils/sources/annotations/coco.py.
 """
 
 import json

@@ -136,10 +136,6 @@ def test_an_image_without_a_file_is_named(one_without_file):
         ('{"a": 1}', "is no labelme file"),
         ('{"shapes": [{}, 5]}', "is no labelme file"),
         ("[]", "cannot be read as JSON"),
-        (
-            '{"shapes": [{"label": "cell", "shape_type": ["polygon"]}]}',
-            "says that shape 1 is of shape_type ['polygon']",
-        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, content, message):

@@ -145,6 +145,7 @@ BAD_SHAPES = {
     "two points": (shape("cell", BOX), "shape 2 (cell): polygon has 2 points, at least 3 are needed"),
     "circle": (shape("cell", [[1, 1]], "circle"), "shape 2 (cell): circle has 1 points, at least 2 are needed"),
     "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
+    "a list": (shape("cell", BOX, ["polygon"]), "shape 2 (cell) is a ['polygon']; supported are polygon, rectangle"),
     "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has a coordinate that is NaN"),
     "three numbers": (shape("cell", [[1, 1, 5]], "line"), "shape 2 (cell): line has 3 coordinates, an odd number"),
     "far to the left": (

@@ -1,7 +1,6 @@
 """Values of another type, anywhere in a file of annotations: the data set is read, or refused in one line.
 
-Modules: data_utils/sources/annotations/coco_file.py, data_utils/sources/annotations/labelme.py,
-data_utils/sources/annotations/documents.py.
+Module: data_utils/sources/annotations/documents.py.
 """
 
 import copy

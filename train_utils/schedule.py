@@ -38,13 +38,13 @@ def milliseconds_since_start() -> int:
 def slowness() -> float:
     """About how many times as long a single thread takes as on a quiet machine, since other programs are busy too.
 
-    With a load of 13 on two processors, the report of a run took four times as long.
+    With a load of 13 on two processors, the report of a run took three to four times as long.
     """
     if not hasattr(os, "getloadavg"):  # Windows has no such number
         return 1.0
     own_load = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * torch.get_num_threads()
     others = max(0.0, os.getloadavg()[0] - own_load)
-    return 1 + others / (2 * (os.cpu_count() or 1))
+    return 1 + others / (3 * (os.cpu_count() or 1))
 
 
 class Clock:

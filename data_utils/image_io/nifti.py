@@ -37,7 +37,9 @@ class NiftiVolume(StoredVolume):
             is_compressed=is_compressed,
             skipped_inside=stored.offset,
         )
-        self.shape, self.channels, self.dtype = self.voxels.shape, self.voxels.channels, self.voxels.dtype
+        self.shape = self.voxels.shape
+        self.channels = self.voxels.channels
+        self.dtype = self.voxels.dtype
         # how stored numbers become values
         self.slope = stored.slope
         self.intercept = stored.inter

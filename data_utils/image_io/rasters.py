@@ -16,8 +16,8 @@ import tifffile
 from data_utils.image_io.formats import BandSource, PageFile, check_memory, image_errors
 from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.tiff import (
-    ALPHA_SAMPLES,
     check_segments,
+    has_alpha,
     has_bands,
     has_place_tags,
     has_plain_pixels,
@@ -79,9 +79,7 @@ class RasterFile:
         self.nodata: float | None = None
         self._block_bytes = 0
         self._lock = Lock()  # threads must not read one data set at the same time
-        is_described = any(code in page.tags for code in GDAL_TAGS) or any(
-            kind in ALPHA_SAMPLES for kind in page.extrasamples
-        )
+        is_described = any(code in page.tags for code in GDAL_TAGS) or has_alpha(page)
         if is_described or not page.is_contiguous:  # opening takes longer than reading a small image
             self._data_set = open_directory(file, page.index, stack)
             self.names = [name or "" for name in self._data_set.descriptions]

@@ -133,7 +133,9 @@ class TextHeaderVolume(StoredVolume):
     def _take(self, voxels: StoredVoxels, steps: np.ndarray, origin: np.ndarray, signs: tuple[int, int, int]) -> None:
         """Take the voxels, the step in mm along each axis, (3, 3), the place of the first voxel, and its world."""
         self.voxels = voxels
-        self.shape, self.channels, self.dtype = voxels.shape, voxels.channels, voxels.dtype
+        self.shape = voxels.shape
+        self.channels = voxels.channels
+        self.dtype = voxels.dtype
         self.affine = np.eye(4)
         self.affine[:3, :3] = steps.T
         self.affine[:3, 3] = origin

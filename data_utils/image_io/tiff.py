@@ -157,13 +157,18 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     samples = page.samplesperpixel
     kind = str(page.dtype)
     if page.bitspersample <= 8 and kind in ("bool", "uint8"):
-        has_alpha = samples == 2 and page.extrasamples[0] in ALPHA_SAMPLES
-        return samples == 1 or has_alpha or (page.photometric == RGB and samples in (3, 4))
+        is_grey = samples == 1 or (samples == 2 and has_alpha(page))
+        return is_grey or (page.photometric == RGB and samples in (3, 4))
     if samples > 1 or page.photometric != MINISBLACK:
         return False
     if kind in ("int16", "int32", "float32"):
         return page.parent.byteorder == "<" or page.compression == tifffile.COMPRESSION.NONE
     return kind == "uint16"
+
+
+def has_alpha(page: tifffile.TiffPage) -> bool:
+    """Whether a sample of a page says how opaque pixels are."""
+    return any(kind in ALPHA_SAMPLES for kind in page.extrasamples)
 
 
 def has_bands(page: tifffile.TiffPage) -> bool:

@@ -26,7 +26,8 @@ class StackVolume(StoredVolume):
         if self.array is None:
             self.pages = page_numbers(Path(path))
             first = read_image(path, path, self.pages[0])
-            depth, height, width, self.channels = (len(self.pages), *first.shape)
+            height, width, self.channels = first.shape
+            depth = len(self.pages)
             self.dtype = first.dtype
         else:
             depth, height, width, self.channels = self.array.shape
@@ -68,7 +69,7 @@ class StackVolume(StoredVolume):
 
 
 FORMATS: tuple[type[StoredVolume], ...] = (NiftiVolume, NrrdVolume, MetaImage)
-VOLUME_SUFFIXES: tuple[str, ...] = tuple(suffix for kind in FORMATS for suffix in kind.suffixes)
+VOLUME_SUFFIXES: tuple[str, ...] = sum((kind.suffixes for kind in FORMATS), ())
 STACK_SUFFIXES = StackVolume.suffixes  # volumes only if the user says so
 
 

@@ -99,8 +99,10 @@ def _window(record: Record, part: Sequence[int]) -> Record:
 
 
 def _window_name(name: str, part: Sequence[int]) -> str:
+    if _is_whole(part):
+        return name
     path = Path(name)
-    return name if _is_whole(part) else str(path.with_name(f"{path.stem}_{part[0]}_{part[2]}{path.suffix}"))
+    return str(path.with_name(f"{path.stem}_{part[0]}_{part[2]}{path.suffix}"))
 
 
 def _is_whole(part: Sequence[int]) -> bool:
@@ -156,8 +158,11 @@ def _boxes(records: Records, origins: dict[object, Place]) -> dict[object, dict[
 
 def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
     """The place of the scene of a source, and the part of it that the source is; None if it has no place."""
-    window = source if isinstance(source, SceneWindow) else None
-    grid = read_source_grid(window.source if window else source)
+    box = None
+    if isinstance(source, SceneWindow):
+        box = source.box
+        source = source.source
+    grid = read_source_grid(source)
     if grid is None:
         return None
-    return grid.place, window.box if window else Box(0, grid.size[0], 0, grid.size[1])
+    return grid.place, box or Box(0, grid.size[0], 0, grid.size[1])

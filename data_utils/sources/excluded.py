@@ -22,7 +22,8 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     """
     if train.is_stream:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
-    train_names, val_names = ([shown_name(part, i) for i in range(len(part))] for part in (train, val))
+    train_names = [shown_name(train, i) for i in range(len(train))]
+    val_names = [shown_name(val, i) for i in range(len(val))]
     by_spelling = spellings([*train_names, *val_names])
     name_by_line = {line: find_name(line, by_spelling) for line in read_names(file)}
     unknown = sorted(line for line, name in name_by_line.items() if name is None)
@@ -35,7 +36,9 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         indices = [i for i, name in enumerate(names) if name not in left_out]
         if not indices:
             raise DataError(f"--exclude {file}: leaves no {title} image; shorten the list")
-        return records if len(indices) == len(names) else select(records, np.array(indices))
+        if len(indices) == len(names):
+            return records
+        return select(records, np.array(indices))
 
     return keep(train, train_names, "training"), keep(val, val_names, "validation")
 

@@ -290,11 +290,12 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
             name = os.path.basename(file)
             other_endings.add(os.path.splitext(name)[1].lower() or name)
     if not files:
-        endings = ", ".join(sorted(other_endings)[:NAMES_IN_MESSAGE])
+        found = "nothing"
+        if other_endings:
+            found = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         if hint and ".txt" in other_endings:
             hint += f"; {YOLO_LAYOUT}"
-        found = f"only {endings}" if endings else "nothing"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     return stems_of(files, kind, folder)

@@ -89,7 +89,10 @@ class HFRows(Rows):
     def __setstate__(self, state: dict[str, Any]) -> None:
         rows = state.pop("rows")
         are_here = all(Path(file).exists() for file in state.pop("files"))
-        self.__dict__ |= state | {"rows": pickle.loads(rows) if are_here else None}
+        self.__dict__ |= state
+        self.rows = None
+        if are_here:
+            self.rows = pickle.loads(rows)
 
     def open_here(self) -> None:
         """Load the table if its Arrow files are not on this machine. Raises DataError if the table differs here."""
@@ -144,7 +147,9 @@ def _find_column(features: "Features", named_column: str | None, flag: str, usua
             return name
     columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
     has_texts = any(getattr(feature, "dtype", None) in TEXT_TYPES for feature in features.values())
-    remedy = f"; texts are not taken for paths: {PACK_REMEDY}" if has_texts else ""
+    remedy = ""
+    if has_texts:
+        remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
     raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}{remedy}")
 
 
@@ -211,7 +216,9 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
         hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
-    return dataset_splits if isinstance(dataset_splits, Mapping) else {"train": dataset_splits}
+    if isinstance(dataset_splits, Mapping):
+        return dataset_splits
+    return {"train": dataset_splits}
 
 
 def _missing_data_set_error(dataset: str, path: Path) -> DataError:

@@ -99,8 +99,9 @@ def _fold_by_group(order: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarr
 def group_by_file(records: Records, config: DataConfig) -> Groups:
     """The pages of a file are a group, unless all are pages of one."""
     numbers = records.indices if records.indices.any() else np.arange(len(records))
-    are_whole = len(np.unique(numbers)) == len(records)
-    return records, numbers, _kind(records) if are_whole else "files, whose pages stay together"
+    if len(np.unique(numbers)) == len(records):
+        return records, numbers, _kind(records)
+    return records, numbers, "files, whose pages stay together"
 
 
 def group_by_name(records: Records, config: DataConfig) -> Groups:
@@ -155,7 +156,8 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
         )
     if len({below for _, below in train.rows.image_folders}) < 2:
         return ()
-    train_folders, val_folders = ({os.path.dirname(part.name(i)) for i in range(len(part))} for part in (train, val))
+    train_folders = {os.path.dirname(train.name(i)) for i in range(len(train))}
+    val_folders = {os.path.dirname(val.name(i)) for i in range(len(val))}
     shared = sorted(train_folders & val_folders - {""})
     if not shared:
         return ()

@@ -157,11 +157,8 @@ def _tails(path: str) -> Iterator[str]:
         yield path
 
 
-class LabelFiles(NamedTuple):
-    """What says which classes the images of a folder are labeled for: a table, and a rule for images without a row."""
-
-    table: Table | None
-    rule: ImageLabels | None
+# what says which classes the images of a folder are labeled for: a table, and a rule for images without a row
+LabelFiles = tuple[Table | None, ImageLabels | None]
 
 
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
@@ -177,9 +174,9 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
         for folder, below in records.rows.image_folders:
             images = Path(folder, below)
             rule = _find_rule(Path(folder), below, root) if reads_rules else None
-            files = LabelFiles(_find_table(images, root, tables), rule)
-            if any(files):
-                files_by_folder[str(images)] = files
+            table = _find_table(images, root, tables)
+            if table or rule:
+                files_by_folder[str(images)] = table, rule
         labeled_splits.append(_label_records(records, files_by_folder) if files_by_folder else records)
     for table in tables.values():
         table.check_rows()
@@ -191,16 +188,13 @@ def _find_table(folder: Path, root: Path, tables: dict[Path, Table]) -> Table | 
 
     Raises DataError if there are two. Tables that have been read are in `tables`.
     """
-    above = [folder, *folder.parents]
-    folders = above[: above.index(root) + 1] if root in above else []
-    files = [parent / TABLE for parent in folders if (parent / TABLE).exists()]
+    parents = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(root)]
+    files = [parent / TABLE for parent in parents if (parent / TABLE).exists()]
     if len(files) > 1:
         raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
     for file in files:
-        if file not in tables:
-            tables[file] = read_table(file)
-        return tables[file]
-    return None
+        tables[file] = tables.get(file) or read_table(file)
+    return tables[files[0]] if files else None
 
 
 def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
@@ -210,16 +204,16 @@ def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
     `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
     """
     sites = [Path(below), *Path(below).parents] if folder.is_relative_to(root) else []
+    files: list[Path] = []
     for site in sites[:-1]:
-        for file in (folder / site / RULE, root / site / RULE):
-            if not file.exists():
-                continue
-            names = _split_names(text_of(file))
-            if not names:
-                raise DataError(
-                    f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
-                )
-            return ImageLabels(names, str(file))
+        files += [folder / site / RULE, root / site / RULE]
+    for file in filter(Path.exists, files):
+        names = _split_names(text_of(file))
+        if not names:
+            raise DataError(
+                f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
+            )
+        return ImageLabels(names, str(file))
     return None
 
 
@@ -229,7 +223,7 @@ def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) 
     unlisted: list[int] = []
     for i, record in enumerate(records):
         image, *_ = source_files(record["image"])
-        table, rule = files_by_folder.get(os.path.dirname(image), LabelFiles(None, None))
+        table, rule = files_by_folder.get(os.path.dirname(image), (None, None))
         labels = (table and table.find(image, record["name"])) or rule
         classes = records.label_set(i)
         if table and labels is None:

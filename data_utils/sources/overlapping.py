@@ -146,7 +146,10 @@ def _pair_classes(
 
 def _files_of_classes(masks: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> dict[str, Files]:
     """Case -> the file of each class, "" for none; from case -> class -> file."""
-    return {case: tuple(files.get(name, "") for name in names) for case, files in masks.items()}
+    files_by_case: dict[str, Files] = {}
+    for case, file_by_class in masks.items():
+        files_by_case[case] = tuple(file_by_class.get(name, "") for name in names)
+    return files_by_case
 
 
 def find_class_folders(folder: DataFolder) -> SplitOpeners:
@@ -316,7 +319,9 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
     else:
         channels = 1 if row.ndim < 3 else row.shape[2]
         is_color = channels in (3, 4) and row.dtype == np.uint8
-    return (None,) * channels if channels > 1 and (explicit or not is_color) else ()
+    if channels == 1 or (is_color and not explicit):
+        return ()
+    return (None,) * channels
 
 
 def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> Records:

@@ -80,7 +80,9 @@ def with_places(records: Records) -> Records:
 
 def _place(record: Record) -> Record:
     grid = read_source_grid(record["image"])
-    return record if grid is None else {**record, "target": on_grid(record["target"], grid, record["name"])}
+    if grid is None:
+        return record
+    return {**record, "target": on_grid(record["target"], grid, record["name"])}
 
 
 def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:

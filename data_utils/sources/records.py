@@ -309,7 +309,9 @@ class Step(NamedTuple):
 
     def name(self, i: int, name: str) -> str:
         """The name of record `i`, which had a `name` before."""
-        return name if self.rename is None or self.numbers is None else self.rename(name, self.numbers[i].tolist())
+        if self.rename is None or self.numbers is None:
+            return name
+        return self.rename(name, self.numbers[i].tolist())
 
     def read(self, i: int, record: Record) -> Record:
         """What the step makes of record `i`."""
@@ -362,7 +364,9 @@ class Records:
             return None
         keys: list[object] = [self.metadata.classes, self.metadata.landmarks, self.indices.tobytes()]
         for step in self.steps:
-            keys += [step.key, None if step.numbers is None else step.numbers.tobytes()]
+            keys.append(step.key)
+            if step.numbers is not None:
+                keys.append(step.numbers.tobytes())
         if self.label_numbers is not None:
             keys += [self._label_sets, self.label_numbers.tobytes()]
         return digest(self.rows.digest, *keys)
@@ -395,8 +399,9 @@ class Records:
 
     def label_set(self, i: int) -> LabelSet | None:
         """The classes that an image is labeled for; None if these are all."""
-        number = ALL if self.label_numbers is None else int(self.label_numbers[i])
-        return None if number < 0 else self._label_sets[number]
+        if self.label_numbers is None or self.label_numbers[i] < 0:
+            return None
+        return self._label_sets[int(self.label_numbers[i])]
 
     @cached_property
     def _label_sets(self) -> list[LabelSet]:
@@ -440,7 +445,9 @@ def select(records: Records, indices: np.ndarray) -> Records:
     """The records at `indices`, (N,) int64."""
     steps: list[Step] = []
     for step in records.steps:
-        steps.append(step if step.numbers is None else step._replace(numbers=step.numbers[indices]))
+        if step.numbers is not None:
+            step = step._replace(numbers=step.numbers[indices])
+        steps.append(step)
     labels = records.label_numbers
     if labels is not None:
         labels = labels[indices]

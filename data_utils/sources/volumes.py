@@ -103,10 +103,15 @@ def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
     Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
     """
-    file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
-    description = Description() if file is None else read_description(file)
+    description = Description()
+    suffix = config.mask_suffix
+    file = None
+    if masks.name.lower() == "labelstr":
+        file = _description_file(masks.parent)
+    if file is not None:
+        description = read_description(file)
+        suffix = suffix or ""
     image_files = files_by_stem(images, "images", suffixes)
-    suffix = "" if config.mask_suffix is None and file is not None else config.mask_suffix
     masks_by_name, others = find_masks(masks, image_files, suffix, suffixes)
     images_by_name: dict[str, str | Files] = {**image_files}
     renamed = _renamed_images(description, image_files)

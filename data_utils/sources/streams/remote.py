@@ -138,8 +138,8 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     root = path
     if "*" in path or paths == [path]:
         root = _remove_query(path).partition("*")[0].rpartition("/")[0]
-    files_by_kind = {kind: sorted(file for file in paths if file_kind(file) == kind) for kind in KINDS}
-    parquet_files, tar_files = files_by_kind.values()
+    parquet_files = sorted(file for file in paths if file_kind(file) == ".parquet")
+    tar_files = sorted(file for file in paths if file_kind(file) == ".tar")
     if bool(parquet_files) == bool(tar_files):
         kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
         urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:NAMES_IN_MESSAGE]]

@@ -5,10 +5,10 @@ its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gi
 """
 
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -138,18 +138,22 @@ def _class_values(mask_values: Any, num_classes: int) -> tuple[MaskValue, ...]:
     entries = mask_values[:num_classes] if isinstance(mask_values, list) else []
     try:
         for value in entries:
-            # alpha is dropped, as in all masks that are read
-            values.append(tuple(map(int, value[:3])) if isinstance(value, list) else int(value))
+            if isinstance(value, list):
+                values.append(tuple(map(int, value[:3])))  # alpha is dropped, as in all masks that are read
+            else:
+                values.append(int(value))
     except (TypeError, ValueError):
         values = []
+    are_numbers = all(isinstance(value, int) and 0 <= value <= 65535 for value in values)
     are_colors = all(isinstance(value, tuple) and len(value) == 3 for value in values)
-    are_numbers = all(isinstance(value, int) for value in values)
-    levels = np.ravel(values) if are_colors or are_numbers else np.array([-1])
-    largest = 255 if are_colors else 65535
-    if not values or len(set(values)) < len(values) or levels.min() < 0 or levels.max() > largest:
+    if are_colors:
+        are_colors = all(0 <= level <= 255 for level in chain.from_iterable(values))
+    if not values or len(set(values)) < len(values) or not (are_numbers or are_colors):
         raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colors, one for each class")
-    for level in range(256):
-        value = (level, level, level) if are_colors else level
+    unused: list[Any] = list(range(256))
+    if are_colors:
+        unused = [(level, level, level) for level in unused]
+    for value in unused:
         if len(values) < num_classes and value not in values:
             values.append(value)
     return tuple(values)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from inference.inputs import InputRules, files_of_patterns, jobs_of_files, named_job
 from inference.predict_settings import PredictSettings
@@ -57,7 +58,10 @@ def _batch_pixels(batch: Sequence[Job]) -> int:
 def prepare_work(args: PredictSettings, predictor: Predictor, requested: RequestedOutputs) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, requested)
-    for folder in {job.file(extension).parent for job in jobs for extension in requested.extensions}:
+    folders: set[Path] = set()
+    for job in jobs:
+        folders.update(job.file(extension).parent for extension in requested.extensions)
+    for folder in folders:
         remove_leftovers(folder)  # of a call that was killed
     finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job)}
     unfinished = [job for job in jobs if job not in finished_jobs]

@@ -46,7 +46,7 @@ def main() -> None:
         if args.to == "bioimageio":
             export_bioimageio(model, args.output, Owner(args.author or (), args.license or ""), Path(args.model))
         elif args.license or args.author:
-            raise SettingsError(f"--{'license' if args.license else 'author'} is not for --to {args.to}")
+            raise SettingsError(f"--license and --author are not for --to {args.to}")
         else:
             export_onnx(model, args.output)
     except OSError as error:

@@ -300,8 +300,8 @@ def open_package(path: Path, weights: str) -> Answer:
         summary = test_model(model, weight_format=weights, devices=["cpu"])
         pipeline = create_prediction_pipeline(model, weight_format=weights, devices=["cpu"])
     if summary.status != "passed":
-        errors = list(chain.from_iterable(detail.errors for detail in summary.details))
-        reason = errors[0].msg if errors else "it says not why"
+        errors = chain.from_iterable(detail.errors for detail in summary.details)
+        reason = next((error.msg for error in errors), "it says not why")
         raise RuntimeError(f"its test did not pass: {reason}")
     (source,) = get_member_ids(model.inputs)
     (answer_id,) = get_member_ids(model.outputs)

@@ -36,7 +36,9 @@ def export_onnx(model: UNet, path: Path) -> None:
 
 def hint(config: UNetConfig) -> str:
     """The end of a message on a graph that does not answer as its network does."""
-    return "; encoders with window attention (Swin) cannot be exported" if config.encoder is not None else ""
+    if config.encoder is None:
+        return ""
+    return "; encoders with window attention (Swin) cannot be exported"
 
 
 def write_onnx(model: UNet, path: Path) -> None:

@@ -74,8 +74,8 @@ def stream_logits(
         return [_weigh(spans, axis, tiling, device) for axis, spans in enumerate(axis_spans)]
 
     shared: Tensor | None = None  # the sums of the pixels that a row shares with the next one
-    rows = map_ahead(read_row, axis_spans[0], ahead=1 if len(size) == 2 else 0)
-    for number, row in enumerate(rows):
+    rows_ahead = int(len(size) == 2)
+    for number, row in enumerate(map_ahead(read_row, axis_spans[0], ahead=rows_ahead)):
         sums: Tensor | None = None
         if shared is not None and len(size) == 3:  # half of a row of a volume: there is no room for it beside the sums
             sums = _with_length(shared, row.shape[1])
@@ -125,7 +125,8 @@ def _tile_logits(
 ) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """The numbers of each tile of a row along all axes, and its logits; tiles of one shape share forward passes."""
     tiles_by_shape: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    for others in product(*(range(len(spans)) for spans in axis_spans[1:])):
+    numbers_along_axes = [range(len(spans)) for spans in axis_spans[1:]]
+    for others in product(*numbers_along_axes):
         numbers = (number, *others)
         spans = [of_axis[tile] for of_axis, tile in zip(axis_spans, numbers, strict=True)]
         shape = tuple(stop - start for start, stop in spans)

@@ -309,7 +309,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "code", "line"),
     [
-        (["--license", "mit"], 1, "--license is not for --to onnx"),
+        (["--license", "mit"], 1, "--license and --author are not for --to onnx"),
         (["--to", "bioimageio", "--author", "A", "--license", "mit"], 1, "the name must end in .zip"),
         (["--to", "openvino"], 2, "OpenVINO reads the file of --to onnx"),
         (["--to", "torch"], 2, "torch is no longer written: use --to onnx"),

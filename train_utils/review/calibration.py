@@ -39,8 +39,10 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> st
     run = open_reviewed_run(folder, dataset, device)
     val = run.info.val
     indices = [index for index in range(len(val)) if index not in val.bad]
-    slices = len(indices) * (SLICES if run.has_volumes else 1)
-    pixels = min(PIXELS, max(1, MOST_PIXELS // max(1, slices)))
+    slices = max(1, len(indices))
+    if run.has_volumes:
+        slices *= SLICES
+    pixels = min(PIXELS, max(1, MOST_PIXELS // slices))
     samples: list[Sample] = []
     for index in track(indices, len(indices), f"calibrating {run.name}"):
         for probabilities, mask in predicted_slices(run, index):

@@ -1,4 +1,4 @@
-"""Resizing: images bicubic, whole or a window of them; masks to the nearest pixel."""
+"""Resizing: images bicubic, whole or some rows, which come out the same to the last bit; masks to the nearest pixel."""
 
 import math
 from collections.abc import Callable
@@ -26,8 +26,7 @@ def resize_image(pixels: np.ndarray, size: tuple[int, int], box: ResizeBox | Non
     channels = [Image.fromarray(channel.astype(np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
     resized = np.stack([_resize(channel, size, box) for channel in channels], axis=2)
     if pixels.dtype == np.uint8:
-        # resizing makes fractions, and carries values beyond their range
-        return resized.round().clip(0, 255).astype(np.uint8)
+        return _as_uint8(resized)
     return resized
 
 
@@ -39,6 +38,31 @@ def _resize(image: Image.Image, size: tuple[int, int], box: ResizeBox) -> np.nda
     image = image.resize((width, image.height), Image.Resampling.BICUBIC, box=(left, 0, right, image.height))
     image = image.resize((width, height), Image.Resampling.BICUBIC, box=(0, top, width, bottom))
     return np.asarray(image)
+
+
+def _as_uint8(values: np.ndarray) -> np.ndarray:
+    """Pixel values, which resizing may have made fractions or carried beyond their range, as uint8."""
+    return values.round().clip(0, 255).astype(np.uint8)
+
+
+def resize_rows(
+    read: Callable[[int, int], np.ndarray], extent: tuple[float, float], size: tuple[int, int], start: int, stop: int
+) -> np.ndarray:
+    """Rows [start, stop) of the result of `resize_image`, (stop - start, w, C); `read` gives rows of the image."""
+    height, width = size
+    if height == extent[0]:
+        return resize_image(read(start, stop), (stop - start, width), (0, 0, extent[1], stop - start))
+    taps, weights = bicubic(extent[0], height, start, stop)
+    pixels = read(taps.min(), taps.max() + 1)
+    is_uint8 = pixels.dtype == np.uint8
+    fixed_point = is_uint8 and pixels.shape[2] in (1, 3)  # Pillow's arithmetic for its 8-bit modes
+    if not fixed_point:
+        pixels = pixels.astype(np.float32)
+    pixels = resize_image(pixels, (len(pixels), width), (0, 0, extent[1], len(pixels)))
+    pixels = _weighted_sum(pixels, taps - taps.min(), weights, fixed_point)
+    if is_uint8:
+        return _as_uint8(pixels)
+    return pixels
 
 
 def resize_window(
@@ -76,26 +100,54 @@ def _needed_range(length: float, target: int, part: tuple[int, int]) -> tuple[in
     return first, last
 
 
-def resampling_weights(length: int, target: int, *, is_linear: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Input pixels and weights, (target, taps) each, of the output pixels of `length` pixels resized to `target`.
+def bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Input pixels and weights, (n, taps) each, of output pixels [start, stop) of `extent` pixels resized to `target`.
 
-    Linear between the pixels' centers, or Keys' cubic with a = -1/2 as in Pillow's Resample.c; widened when shrinking.
+    Keys' cubic with a = -1/2, widened when shrinking, as in Pillow's Resample.c.
     """
-    scale = length / target
+    scale = extent / target
+    length = math.ceil(extent)
     widening = max(scale, 1.0)
-    radius = widening if is_linear else 2 * widening
+    centers = (np.arange(start, stop) + 0.5) * scale
+    first = np.maximum((centers - 2 * widening + 0.5).astype(int), 0)
+    last = np.minimum((centers + 2 * widening + 0.5).astype(int), length)
+    taps = first[:, None] + np.arange((last - first).max())
+    x = np.abs((taps - centers[:, None] + 0.5) / widening)  # the argument of Keys' cubic
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * -0.5
+    weights = np.select([x < 1, x < 2], [near, far])
+    weights[taps >= last[:, None]] = 0
+    return np.minimum(taps, length - 1), weights / weights.sum(axis=1, keepdims=True)
+
+
+def linear(extent: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+    """Input pixels and weights, as `bicubic` gives them, of all output pixels: linear between the pixels' centers.
+
+    The weights too are widened when shrinking.
+    """
+    scale = extent / target
+    widening = max(scale, 1.0)
     centers = (np.arange(target) + 0.5) * scale
-    first = np.floor(centers - radius).astype(int)
-    taps = first[:, None] + np.arange(2 * math.ceil(radius) + 1)
-    x = np.abs((taps - centers[:, None] + 0.5) / widening)
-    if is_linear:
-        weights = np.maximum(1 - x, 0)
-    else:
-        near = (1.5 * x - 2.5) * x * x + 1
-        far = (((x - 5) * x + 8) * x - 4) * -0.5
-        weights = np.select([x < 1, x < 2], [near, far])
-    weights[(taps < 0) | (taps >= length)] = 0
-    return taps.clip(0, length - 1), weights / weights.sum(axis=1, keepdims=True)
+    first = np.floor(centers - widening).astype(int)
+    taps = first[:, None] + np.arange(2 * math.ceil(widening) + 1)
+    weights = np.maximum(1 - np.abs(taps + 0.5 - centers[:, None]) / widening, 0)
+    weights[(taps < 0) | (taps >= extent)] = 0
+    return taps.clip(0, extent - 1), weights / weights.sum(axis=1, keepdims=True)
+
+
+def _weighted_sum(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_point: bool) -> np.ndarray:
+    """(H, w, C) -> (n, w, C): the sum over each target's taps, rounded as Pillow rounds."""
+    bits = 22
+    half = 0
+    if fixed_point:
+        half = 1 << (bits - 1)
+        weights = np.trunc(weights * 2**bits + np.copysign(0.5, weights)).astype(np.int32)
+    sums = np.full((len(taps), *pixels.shape[1:]), half, weights.dtype)
+    for tap in range(taps.shape[1]):
+        sums += pixels[taps[:, tap]] * weights[:, tap, None, None]
+    if fixed_point:
+        return (sums >> bits).clip(0, 255).astype(np.uint8)
+    return sums.astype(np.float32)
 
 
 def same_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:

@@ -6,15 +6,14 @@ from functools import cached_property
 import numpy as np
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_window
+from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.target import AnyTarget
 from runtime.errors import ImageError, UserWarningLine
 from unet.config import Preprocess
 
-CHUNK_ROWS = 128  # rows whose values are looked at together
-
-Side = tuple[int, int]  # first and last pixel along a side, the last one left out
+CHUNK_ROWS = 128  # output rows that are resized at once, at most
+CHUNK_VALUES = 2**22  # numbers in these rows
 
 
 class PixelTypeWarning(UserWarningLine):
@@ -24,7 +23,8 @@ class PixelTypeWarning(UserWarningLine):
 class ImageInput:
     """An image as a network sees it: raw pixel values at its input size, for the model normalizes them.
 
-    The values are the same, up to rounding, whether it is read whole, in rows or in windows.
+    The values are the same whether it is read whole, in rows or in windows: in rows to the last bit, in windows up to
+    rounding.
 
     Attributes:
         size: (h, w) of the network's input.
@@ -51,37 +51,47 @@ class ImageInput:
 
     def strip(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) of the network's input: (C, stop - start, w), uint8, uint16 or float32."""
-        pixels = self._resized((start, stop), (0, self.size[1]))
+        pixels = self._rows(start, stop)
         if self._is_unit_range:
             pixels = pixels * 255
-        if pixels.dtype in (np.uint8, np.uint16):  # rows of scenes with many bands are large
-            return pixels
-        return pixels.astype(np.float32, copy=False)
+        return pixels
 
     def window(self, window: Window) -> np.ndarray:
-        """A window (C, h, w) of the network's input, uint8 or float32.
+        """A window (C, h, w) of the network's input.
 
         Its values count as not in 0..1, whatever they are: to know better needs the whole picture.
         """
-        pixels = self._resized(*window)
-        return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
+        pixels = resize_window(self._read, self.picture.size, self.size, window).transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels, _input_type(pixels))
 
     @cached_property
     def _is_unit_range(self) -> bool:
         """Whether all values are in 0..1, and the model expects them in 0..255."""
         if not self.preprocess.detect_unit_range:
             return False
-        height, width = self.size
-        for top in range(0, height, CHUNK_ROWS):
-            rows = (top, min(top + CHUNK_ROWS, height))
-            if (self._resized(rows, (0, width)) > 1).any():
-                return False
-        return True
+        height = self.size[0]
+        step = self._chunk
+        tops = range(0, height, step)
+        return not any((self._rows(top, min(top + step, height)) > 1).any() for top in tops)
 
-    def _resized(self, rows: Side, columns: Side) -> np.ndarray:
-        """A window (C, h, w) of the network's input, in the file's own value range."""
-        pixels = resize_window(self._read, self.picture.extent, self.size, (rows, columns))
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    @property
+    def _chunk(self) -> int:
+        """How many output rows are resized at once: fewer where they are long and have many channels."""
+        return max(1, min(CHUNK_ROWS, CHUNK_VALUES // (self.size[1] * self.channels)))
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop) of the network's input, (C, stop - start, w), in the file's own value range."""
+        pixels = np.empty((self.channels, 0, 0))
+        step = self._chunk
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            rows = resize_rows(self._read, self.picture.extent, self.size, first, last).transpose(2, 0, 1)
+            if first == start:
+                # pixels of 16 bits keep their type: rows of scenes with many bands are large
+                dtype = np.uint16 if rows.dtype == np.uint16 else _input_type(rows)
+                pixels = np.empty((self.channels, stop - start, self.size[1]), dtype)
+            pixels[:, first - start : last - start] = rows
+        return pixels
 
     def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         return self._fit(read_image(self.picture.read(top, bottom, left, right), self.name))
@@ -136,6 +146,11 @@ def hide_missing(target: AnyTarget, missing: np.ndarray | None) -> AnyTarget:
     return target.map_with_unknown(
         lambda labels, unknown: np.where(resize_mask(missing, labels.shape), labels.dtype.type(unknown), labels)
     )
+
+
+def _input_type(pixels: np.ndarray) -> type[np.generic]:
+    """The type of a network's input made of these pixels."""
+    return np.uint8 if pixels.dtype == np.uint8 else np.float32
 
 
 def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:

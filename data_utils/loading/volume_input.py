@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import UNCHECKED_BYTES, ImageSource, check_memory, image_errors
-from data_utils.image_io.resize import resampling_weights, resize_image
+from data_utils.image_io.resize import bicubic, linear, resize_image
 from data_utils.image_io.volumes import VolumeHeader, read_volume, read_volume_header
 from runtime.errors import ImageError
 from unet.config import Preprocess
@@ -60,7 +60,10 @@ class VolumeInput:
         self.column_filter = Image.Resampling.BILINEAR if is_coarse[2] else Image.Resampling.BICUBIC
         # along z, for all slices at once: the rounding of weights depends on how many slices there are
         length = header.size[0]
-        self.taps, weights = resampling_weights(length, depth, is_linear=is_coarse[0])
+        if is_coarse[0]:
+            self.taps, weights = linear(length, depth)
+        else:
+            self.taps, weights = bicubic(length, depth, 0, depth)
         self.weights = weights.astype(np.float32)
         self.mean = np.zeros(1, np.float32)  # (c,)
         self.std = np.ones(1, np.float32)  # (c,)

@@ -25,17 +25,14 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
-import train_utils.settings.record
 import train_utils.start
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
-from runtime.distributed import on_main
 from runtime.errors import SettingsError
 from tasks.charts import matrix_picture
 from tasks.classes.show import ClassSection
 from train_utils import step
 from train_utils.run_log import Tracker
-from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
@@ -391,21 +388,3 @@ def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itse
     run = run_train(tmp_path / "run", *flags)
     assert run.exit_code == 0, run.output
     assert cache.is_dir()
-
-
-def test_data_set_with_settings_travel_to_other_processes_once(tiny_folder, tmp_path, monkeypatch):
-    results = []
-
-    def noted(accelerator, function):
-        results.append(on_main(accelerator, function))
-        return results[-1]
-
-    monkeypatch.setattr(train_utils.start, "on_main", noted)
-    monkeypatch.setattr(train_utils.settings.record, "on_main", noted)
-    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
-    assert run.exit_code == 0, run.output
-    values = []
-    for result in results:
-        values += result if isinstance(result, tuple) else [result]
-    assert sum(isinstance(value, DatasetInfo) for value in values) == 1
-    assert sum(isinstance(value, RunSettings) for value in values) == 1

@@ -62,11 +62,6 @@ def test_changes_of_a_repeated_run_are_reported(like, capsys):
     assert ", but init_from m (was None), depth None (was 3)\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flags", ["elsewhere", "elsewhere --dataset-config small"])
-def test_other_data_take_the_place_of_the_recorded_ones(like, flags):
-    assert like((), *flags.split()).dataset == "elsewhere"
-
-
 @pytest.mark.parametrize(
     ("recorded", "typed", "name", "value"),
     [

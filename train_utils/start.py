@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
+from accelerate.utils import gather_object, set_seed
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -16,6 +16,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, network_shapes
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
+from runtime.errors import LaunchError
 from runtime.launch import (
     check_launch,
     configure_process,
@@ -60,6 +61,7 @@ def launch(flags: TrainSettings) -> Accelerator:
         project_dir=".",  # `start_run` names it: all processes must agree on it
         kwargs_handlers=distributed_options(flags.ddp_comm_hook),
     )
+    check_precision(accelerator)
     configure_process(accelerator, flags.ddp_comm_hook)
     # `describe_profile` reads the launch's value: `backward` would divide by it, but the loss counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
@@ -77,6 +79,16 @@ def recorded_profile(flags: TrainSettings) -> dict[str, Any] | None:
         with suppress(OSError, ValueError):  # what is damaged is named when the run is opened
             return RunSettings.read(run).profile
     return None
+
+
+def check_precision(accelerator: Accelerator) -> None:
+    """Raise LaunchError if the machines of a launch that names no precision would choose different ones."""
+    precisions = sorted(set(gather_object([accelerator.mixed_precision])))
+    if len(precisions) > 1:
+        raise LaunchError(
+            f"the processes would compute in {' and '.join(precisions)}; name one: accelerate launch --mixed_precision"
+            f" {precisions[0]}"
+        )
 
 
 def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -> Slabs:

@@ -12,7 +12,7 @@ from support.folders import write_folder
 from support.in_process import run_train
 from support.launches import TINY, launch
 
-from runtime.errors import SettingsError, UserError
+from runtime.errors import LaunchError, SettingsError, UserError
 from train_utils import start
 from train_utils.settings.flags import parse_args
 
@@ -168,3 +168,9 @@ def test_an_output_folder_that_holds_something_is_refused(tiny_folder, tmp_path,
     result = launch("train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, *TINY)
     fails_with(result, "is not an empty folder", 1)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_machines_that_would_choose_different_precisions_are_refused(monkeypatch, tiny_folder, tmp_path):
+    monkeypatch.setattr(start, "gather_object", lambda own: [*own, "bf16"])
+    with pytest.raises(LaunchError, match="would compute in bf16 and no; name one: accelerate launch --mixed_precision"):
+        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY)

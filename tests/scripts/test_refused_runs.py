@@ -172,5 +172,5 @@ def test_an_output_folder_that_holds_something_is_refused(tiny_folder, tmp_path,
 
 def test_machines_that_would_choose_different_precisions_are_refused(monkeypatch, tiny_folder, tmp_path):
     monkeypatch.setattr(start, "gather_object", lambda own: [*own, "bf16"])
-    with pytest.raises(LaunchError, match="would compute in bf16 and no; name one: accelerate launch --mixed_precision"):
+    with pytest.raises(LaunchError, match="would compute in bf16 and no; name one: accelerate launch --mixed"):
         run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY)

@@ -119,7 +119,7 @@ def open_rows(
 
 def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
     """The folder that all paths lie below, and the paths below it."""
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths] or [""])
+    folder = os.path.commonpath({os.path.dirname(path) for path in paths} or {""})
     return Path(folder), [os.path.relpath(path, folder) for path in paths]
 
 

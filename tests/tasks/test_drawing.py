@@ -221,6 +221,14 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_slice(is_found):
     assert not picture[240:, 240:].any()
 
 
+def test_points_of_a_volume_have_their_own_color_in_each_slice():
+    places = np.array([[1.0, 2.0, 6.0], [5.0, 6.0, 2.0]])
+    picture = render_volume_points(np.zeros((8, 8, 8, 1), np.uint8), (1.0, 1.0, 1.0), places, np.ones(2, bool))
+    for (z, y, x), color in zip(places.astype(int), palette(3)[1:], strict=True):
+        for row, column in ((7 - y, 7 - x), (7 - y, 8 + z), (15 - z, 7 - x)):
+            np.testing.assert_array_equal(picture[30 * row + 14, 30 * column + 14], color)
+
+
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
     colors = [tuple(color) for color in palette(4)[1:].tolist()]
     image = np.zeros((480, 480), np.uint8)

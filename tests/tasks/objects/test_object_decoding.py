@@ -215,8 +215,13 @@ def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
     assert touching_pairs(numbers).tolist() == sorted([low, high] for low, high in pairs if 0 < low < high)
 
 
-def test_colors_of_touching_objects_differ():
-    numbers = 10**6 * np.random.default_rng(0).permutation(360).reshape(30, 12).repeat(3, 0).repeat(3, 1)
+SCATTERED = 10**6 * np.random.default_rng(0).permutation(360).reshape(30, 12).repeat(3, 0).repeat(3, 1)
+# they meet in row 64, where one strip of rows ends and the next begins
+IN_STRIPS = np.arange(1, 25).reshape(2, 12).repeat(64, 0).repeat(10, 1)
+
+
+@pytest.mark.parametrize("numbers", [SCATTERED, IN_STRIPS], ids=["scattered", "in strips"])
+def test_colors_of_touching_objects_differ(numbers):
     shades = shade_objects(pack_labels(numbers, numbers > 0))
     assert (shades[numbers == 0] == 0).all()
     assert shades.max() <= SHADES

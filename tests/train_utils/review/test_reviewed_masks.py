@@ -68,6 +68,13 @@ def test_areas_that_disagree_are_labeled_and_no_borders():
     assert not disagreeing_areas(prediction, mask).any()
 
 
+def test_the_width_of_a_border_follows_the_shorter_side_of_a_mask():
+    mask = np.zeros((400, 1200), np.uint8)
+    prediction = mask.copy()
+    prediction[100:112, 200:400] = 1  # wider than a border of 400 pixels, not than one of 1,200
+    assert np.array_equal(disagreeing_areas(prediction, mask), prediction == 1)
+
+
 def doubted_areas(probabilities: np.ndarray, mask: np.ndarray) -> list[Area]:
     """The areas on which the mask and the model do not agree."""
     return [area for area in compare_areas(probabilities, mask, NAMES) if not area.agrees]

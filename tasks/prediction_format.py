@@ -17,7 +17,7 @@ from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.decoder import Decoded
-from tasks.drawing import legend, outlined_overlay, volume_overlay
+from tasks.drawing import legend, outlined_overlay, volume_page
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
 from tasks.prediction_files import PredictedImage, save_overlay, save_probabilities, save_values, values_of_labels
@@ -188,7 +188,7 @@ class MaskFormat(PredictionFormat):
             save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        picture = volume_overlay(voxels, self.shades(labels), self.colors, header.spacing)
+        picture = volume_page(voxels, self.shades(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
 

@@ -19,7 +19,7 @@ from tasks.drawing import (
     render_volume_points,
     to_rgb,
     value_limits,
-    volume_overlay,
+    volume_page,
 )
 
 
@@ -175,14 +175,13 @@ def test_channels_behind_grey_or_color_are_not_shown(pixel, rgb):
     assert to_rgb(np.array([[pixel]], np.uint8)).tolist() == [[rgb]]
 
 
-def test_the_overlay_of_a_volume_shows_what_is_most_in_three_slices_right_at_the_left():
-    voxels = np.full((4, 40, 40, 1), 40, np.uint8)
+def test_a_page_shows_the_right_at_the_left():
+    image = np.full((4, 40, 40, 1), 40, np.uint8)
     mask = np.zeros((4, 40, 40), np.uint8)
     mask[1:, 10:30, 20:36] = 1
     colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
-    picture = volume_overlay(voxels, mask, colors, (5.0, 1.0, 1.0))
-    assert picture.shape == (8 * 60, 8 * 60, 3)
-    rows, columns = np.nonzero((picture[:320, :320] != 40).any(axis=2))
+    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
+    rows, columns = np.nonzero((page[:320] != 40).any(axis=2))
     assert [rows.min(), rows.max(), columns.min(), columns.max()] == [80, 239, 32, 159]
 
 

@@ -24,6 +24,7 @@ from data_utils.targets.reader import MaskReader
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
+from tasks.classes.check import covered_objects
 from tasks.classes.loss import Classes
 from tasks.losses import class_weight_tensor
 from tasks.objects.labels import (
@@ -81,7 +82,7 @@ class ObjectReader(MaskReader):
     in_pieces: bool = False
 
     target = ObjectTarget
-    checks = (pieces,)
+    checks = (pieces, covered_objects)
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod

@@ -333,14 +333,15 @@ def test_objects_are_classes_of_their_uppermost_without_the_task(tmp_path, kind)
     assert (uppermost == np.where(wheel, 2, car)).all()
 
 
-def overlap_warnings_of(folder: Path) -> list[str]:
-    return [line for line in load_info(folder).warnings if "overlapping" in line]
+def overlap_warnings_of(folder: Path, **options) -> list[str]:
+    return [line for line in load_info(folder, **options).warnings if "overlapping" in line]
 
 
+@pytest.mark.parametrize("task", ["classes", "objects"])
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_much_overlap_is_warned_of_and_little_is_not(tmp_path, kind):
+def test_much_overlap_is_warned_of_and_little_is_not(tmp_path, kind, task):
     write_annotations(tmp_path / "much", kind, box(8, 12, 6, 12))
-    (warning,) = overlap_warnings_of(tmp_path / "much")
+    (warning,) = overlap_warnings_of(tmp_path / "much", task=task)
     assert 8 <= int(warning.partition("%")[0]) <= 14
     assert "--task overlapping learns all classes" in warning
     assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]

@@ -19,10 +19,10 @@ from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.machine import default_workers, memory_shortage
 from runtime.parallel import run_pipeline
-from tasks.decoder import Decoded
 from tasks.drawing import to_rgb
 from tasks.job import Job
-from tasks.prediction_files import PredictedImage, read_missing
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import read_missing
 from tasks.scoring.masks import Score, ScoreError
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
@@ -89,8 +89,8 @@ class PredictionPipeline:
         if inputs.pixels is not None:
             picture = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            decoded = self._decode(job, inputs.size, iter(logits.split(rows, dim=1)))
-            return self._finish(PredictedImage(job, inputs.size, decoded, picture, inputs.missing))
+            prediction = self._decode(job, inputs.size, iter(logits.split(rows, dim=1)))
+            return self._finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
     def _predict_in_windows(self, job: Job) -> Score | None:
         """Predict, write and score an image that may be too large for memory."""
@@ -101,21 +101,21 @@ class PredictionPipeline:
                     every_process=True,
                 )
             strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
-            decoded = self._decode(job, picture.size, strips)
+            prediction = self._decode(job, picture.size, strips)
             missing = read_missing(picture, job.output.parent)
-            return self._finish(PredictedImage(job, picture.size, decoded, picture, missing))
+            return self._finish(PredictedImage(job, picture.size, prediction, picture, missing))
 
     def _compute_volume(self, job: Job) -> Finish:
         """Predict a volume, which may be larger than memory."""
         assert job.volume is not None
         header = read_volume_header(job.volume, job.name)
         strips = self._tracked(self.predictor.strips(job.volume, job.name), job, header.size)
-        decoded = self._decode(job, header.size, strips, header.spacing)
-        return partial(self._finish, PredictedImage(job, header.size, decoded))
+        prediction = self._decode(job, header.size, strips, header.spacing)
+        return partial(self._finish, PredictedImage(job, header.size, prediction))
 
     def _decode(
         self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor], spacing: Spacing | None = None
-    ) -> Decoded:
+    ) -> Prediction:
         """The prediction from the logits of a job."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
         wanted = self.requested.wanted(job)
@@ -140,8 +140,8 @@ class PredictionPipeline:
         """The score of a prediction that was written before. Raises ScoreError if it cannot be scored."""
         assert job.size is not None
         with _score_errors():
-            decoded = self.output_format.read_written(job, job.output.parent)
-            return self._score(PredictedImage(job, job.size, decoded))
+            prediction = self.output_format.read_written(job, job.output.parent)
+            return self._score(PredictedImage(job, job.size, prediction))
 
     def _score(self, image: PredictedImage) -> Score:
         return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)

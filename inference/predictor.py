@@ -33,9 +33,10 @@ from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
 from tasks import new_decoder, task_of_model
-from tasks.decoder import Decoded, decode_strips
+from tasks.decoder import decode_strips
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
+from tasks.prediction import Prediction
 from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig
@@ -45,7 +46,7 @@ WINDOW_MEMORY = 2**27  # bytes; an image with more logits, at its own size, is p
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
-class Prediction:
+class PredictedMask:
     """The prediction of an image or volume; it unpacks as a pair: `mask, probabilities = predictor(image)`.
 
     For volumes, D stands before H. A model of objects has object numbers, int32, in `mask`, and the depth as the last
@@ -143,7 +144,7 @@ class Predictor:
         self._decoder = new_decoder(task)
 
     @torch.inference_mode()
-    def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
+    def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> PredictedMask:
         """Segment an image. Raises ImageError, which says `name`, if it cannot be read.
 
         Args:
@@ -151,9 +152,9 @@ class Predictor:
                 predicts it slice by slice.
             page: the number of the page of a TIFF.
         """
-        decoded, _ = self._predict(image, name, page, wanted=("probabilities",))
-        assert decoded.probabilities is not None  # they were wanted
-        return Prediction(self._decoder.mask(decoded.labels), decoded.probabilities, decoded.objects)
+        prediction, _ = self._predict(image, name, page, wanted=("probabilities",))
+        assert prediction.probabilities is not None  # they were wanted
+        return PredictedMask(self._decoder.mask(prediction.labels), prediction.probabilities, prediction.objects)
 
     @torch.inference_mode()
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
@@ -167,8 +168,8 @@ class Predictor:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
-        decoded, size = self._predict(image, name, page)
-        points = PredictedPoints.from_prediction(decoded.labels)
+        prediction, size = self._predict(image, name, page)
+        points = PredictedPoints.from_prediction(prediction.labels)
         positions = points.positions(size)
         landmarks = []
         for index, point in enumerate(self.task.names):
@@ -184,10 +185,12 @@ class Predictor:
     @torch.inference_mode()
     def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction in the form that scores and overlays take, (H, W) or (D, H, W)."""
-        decoded, _ = self._predict(image, name, page)
-        return decoded.labels
+        prediction, _ = self._predict(image, name, page)
+        return prediction.labels
 
-    def _predict(self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()) -> tuple[Decoded, Size]:
+    def _predict(
+        self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()
+    ) -> tuple[Prediction, Size]:
         """The prediction of an image or volume, in memory, and its size."""
         volume = as_volume(image)
         if volume is None:
@@ -207,7 +210,7 @@ class Predictor:
         *,
         wanted: Collection[str] = (),
         folder: Path | None = None,
-    ) -> Decoded:
+    ) -> Prediction:
         """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
         logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
         return decode_strips(self._decoder, strips, logits_size, name, wanted=wanted, folder=folder)

@@ -47,7 +47,7 @@ class RequestedOutputs:
         return True
 
     def wanted(self, job: Job) -> list[str]:
-        """The fields of `Decoded` beside the labels that the files and the score of a job need."""
+        """The fields of `Prediction` beside the labels that the files and the score of a job need."""
         fields = []
         if PROBABILITIES in self.extensions:
             fields.append("probabilities")

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -13,28 +13,11 @@ from torch import Tensor
 from runtime.device import download
 from runtime.errors import ImageError
 from runtime.scratch import release, zeros
+from tasks.prediction import Prediction
 from tasks.task import Task
 
 UNSURE_LEVEL = 255  # the uncertainty of an answer that is as likely as any other
 OwnTask = TypeVar("OwnTask", bound=Task)
-
-
-class Decoded(NamedTuple):
-    """The prediction of an image or a volume, as whole arrays.
-
-    Args:
-        labels: (H, W) or (D, H, W); for landmarks (K, n + 2), see `LandmarkDecoder`.
-        objects: the objects of a model of objects, in the order of their numbers.
-        probabilities: (outputs, *spatial) float32; None unless wanted, like all that follow.
-        uncertainty: (*spatial) uint8, the entropy of the answer, 255 where it is the largest.
-        certainty: (*spatial) or (outputs, *spatial) float32, for `Task.count_certainty`.
-    """
-
-    labels: np.ndarray
-    objects: Sequence[Any] = ()
-    probabilities: np.ndarray | None = None
-    uncertainty: np.ndarray | None = None
-    certainty: np.ndarray | None = None
 
 
 class Decoder(ABC, Generic[OwnTask]):
@@ -113,7 +96,7 @@ def decode_strips(
     *,
     wanted: Collection[str] = (),
     folder: Path | None = None,
-) -> Decoded:
+) -> Prediction:
     """The prediction of an image or volume from its logits, which come in strips from top to bottom.
 
     Raises ImageError, with `name`, if logits are no numbers, which would pass as a sure answer.
@@ -121,7 +104,7 @@ def decode_strips(
     Args:
         strips: (outputs, n, ...) each.
         size: (*spatial) of all logits.
-        wanted: the fields of `Decoded` that are made beside the labels.
+        wanted: the fields of `Prediction` that are made beside the labels.
         folder: where large arrays lie in files; None keeps them in memory.
     """
     arrays: dict[str, np.ndarray] = {}
@@ -136,11 +119,11 @@ def decode_strips(
             arrays[field][rows] = values
         release(*arrays.values())
     labels, objects = decoder.finish(arrays.pop("labels"))
-    return Decoded(labels, objects, **arrays)
+    return Prediction(labels, objects, **arrays)
 
 
 def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """The fields of `Decoded` for a strip of logits. The host waits once for all of them."""
+    """The fields of `Prediction` for a strip of logits. The host waits once for all of them."""
     tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.decode(logits)}
     if "probabilities" in wanted:
         tensors["probabilities"] = decoder.probabilities(logits)

@@ -135,7 +135,7 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
 
 
 def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Colors (n, 3) or (3,) of outlines; where they are similar to the pixels `below` (n, 3), half as bright or as dark.
+    """Colors (n, 3) or (3,) of outlines, half as bright or as dark where they are similar to the pixels `below` (n, 3).
 
     Whichever differs more from the pixel is taken. Black and white would vanish where a bright object lies on dark
     ground, or a dark one on bright ground.

@@ -12,9 +12,8 @@ from data_utils.image_io.gdal import gdal_errors, load_rasterio
 from data_utils.image_io.places import Place
 from runtime.errors import DataError, one_line
 from runtime.files import replace_path
-from tasks.decoder import Decoded
 from tasks.job import Job
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
@@ -22,7 +21,7 @@ POLYGONS = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
 POLYGON = 3  # its number in WKB, well-known binary
 Properties = dict[str, int | str]  # the properties of a polygon
-AreaProperties = Callable[[int, int, Decoded], Properties]
+AreaProperties = Callable[[int, int, Prediction], Properties]
 
 
 class Polygon(NamedTuple):
@@ -73,7 +72,7 @@ def _polygons(image: PredictedImage, layers: Iterable[np.ndarray], properties: A
             rings = geometry["coordinates"]
             if is_mirrored:
                 rings = [ring[::-1] for ring in rings]
-            yield Polygon(rings, properties(layer, int(number), image.decoded))
+            yield Polygon(rings, properties(layer, int(number), image.prediction))
 
 
 def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None:

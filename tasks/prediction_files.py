@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import tifffile
@@ -21,9 +21,9 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
-from tasks.decoder import Decoded
 from tasks.drawing import to_rgb, value_limits
 from tasks.job import MASK, PROBABILITIES, Job
+from tasks.prediction import PredictedImage
 
 SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
 # levels of compression
@@ -34,29 +34,6 @@ CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
 NODATA = 42113  # the tag of GDAL for the value of pixels without data, as text
 
 
-class PredictedImage(NamedTuple):
-    """An image or volume whose prediction is written and scored.
-
-    Args:
-        size: (H, W) or (D, H, W).
-        picture: the image itself, if an overlay shows it; None for a volume.
-        missing: (H, W) bool, true where an image holds no data; None if it has data everywhere.
-    """
-
-    job: Job
-    size: tuple[int, ...]
-    decoded: Decoded
-    picture: WindowedImage | None = None
-    missing: np.ndarray | None = None
-
-    @property
-    def raster_missing(self) -> np.ndarray | None:
-        """The pixels without data of a raster, whose files say where they are."""
-        if self.job.place is None:
-            return None
-        return self.missing
-
-
 def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> np.ndarray:
     """What a file holds for each pixel of a prediction; a large array lies in a file.
 
@@ -64,7 +41,7 @@ def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.n
         convert: returns the values of some labels; colors have a last axis of 3.
         nodata: the value of pixels without data in a raster.
     """
-    labels, missing = image.decoded.labels, image.raster_missing
+    labels, missing = image.prediction.labels, image.raster_missing
     sample = convert(labels[:1])
     dtype = sample.dtype
     if missing is not None:
@@ -105,7 +82,7 @@ def save_probabilities(image: PredictedImage) -> None:
 
     In a raster they become NaN where the image holds no data.
     """
-    job, probabilities = image.job, image.decoded.probabilities
+    job, probabilities = image.job, image.prediction.probabilities
     assert probabilities is not None
     with replace_file(job.file(PROBABILITIES)) as file:
         if job.volume is not None:

@@ -16,11 +16,11 @@ from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
-from tasks.decoder import Decoded
 from tasks.drawing import legend, outlined_overlay, volume_page
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Properties, save_polygons
-from tasks.prediction_files import PredictedImage, save_overlay, save_probabilities, save_values, values_of_labels
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import save_overlay, save_probabilities, save_values, values_of_labels
 from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
 from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
@@ -105,7 +105,7 @@ class PredictionFormat(ABC):
         """
 
     @abstractmethod
-    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         """The prediction of a job, read from its files. Raises DataError if somebody has made them unreadable.
 
         Args:
@@ -162,28 +162,28 @@ class MaskFormat(PredictionFormat):
         """The areas that polygons outline in a prediction (H, W): layers of numbers, uint8 or int32, 0 for no area."""
         yield self.shades(labels)
 
-    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
         """The properties of an area of `areas`, given its number."""
         return {"value": number}
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job
-        decoded = image.decoded
+        prediction = image.prediction
         for extension in extensions:
             if extension == OVERLAY:
                 self._write_overlay(image)
             elif extension == PROBABILITIES:
                 save_probabilities(image)
-            elif extension == UNCERTAINTY and decoded.uncertainty is not None:
-                save_values(job, job.file(extension), decoded.uncertainty)
+            elif extension == UNCERTAINTY and prediction.uncertainty is not None:
+                save_values(job, job.file(extension), prediction.uncertainty)
             elif extension in POLYGONS:
-                save_polygons(image, extension, self.areas(decoded.labels), self.area_properties)
+                save_polygons(image, extension, self.areas(prediction.labels), self.area_properties)
             elif extension in self.extensions:
                 self.write_table(image)
         self.write_mask(image)
 
     def _write_overlay(self, image: PredictedImage) -> None:
-        job, labels = image.job, image.decoded.labels
+        job, labels = image.job, image.prediction.labels
         if job.volume is None:
             save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
@@ -201,13 +201,13 @@ class MaskFormat(PredictionFormat):
         values = values_of_labels(image, self.mask_values, nodata)
         save_values(image.job, self.file(image.job, MASK), values, nodata)
 
-    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         with open_mask(self.written_mask(job), self.reader) as mask:
             if job.volume is not None and job.size != mask.size:
                 raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
             if job.size and mask.size != job.size:
                 raise DataError(size_mismatch(mask, job.size))
-            return Decoded(mask.labels(folder))
+            return Prediction(mask.labels(folder))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         job = image.job
@@ -215,7 +215,7 @@ class MaskFormat(PredictionFormat):
         with open_truth(job, image.size, self.reader) as mask:
             return score_masks(
                 task,
-                image.decoded,
+                image.prediction,
                 mask,
                 missing=image.missing,
                 boundary=boundary,

@@ -9,9 +9,9 @@ from data_utils.class_names import is_background
 from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
-from tasks.decoder import Decoded
 from tasks.drawing import class_colors
 from tasks.polygons import Properties
+from tasks.prediction import Prediction
 from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
 
@@ -43,6 +43,6 @@ class ClassFormat(MaskFormat):
                 numbers[index] = 0
         yield numbers[labels]
 
-    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
         value = self.class_map.values[number - 1]
         return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}

@@ -21,14 +21,14 @@ from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, 
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
-from tasks.decoder import Decoded
 from tasks.drawing import legend, point_colors, render_points, render_volume_points
 from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE
-from tasks.prediction_files import PredictedImage, save_array
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import save_array
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.masks import Score
 from tasks.task import Task
@@ -71,10 +71,10 @@ class PointFormat(PredictionFormat):
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job, size = image.job, image.size
-        if PROBABILITIES in extensions and image.decoded.probabilities is not None:
+        if PROBABILITIES in extensions and image.prediction.probabilities is not None:
             with replace_file(self.file(job, PROBABILITIES)) as file:
-                save_array(file, image.decoded.probabilities)
-        points = PredictedPoints.from_prediction(image.decoded.labels)
+                save_array(file, image.prediction.probabilities)
+        points = PredictedPoints.from_prediction(image.prediction.labels)
         positions = points.positions(size)
         if OVERLAY in extensions:
             with replace_file(job.file(OVERLAY)) as file:
@@ -100,9 +100,9 @@ class PointFormat(PredictionFormat):
         assert image.picture is not None
         return render_points(read_image(image.picture.read(0, image.size[0]), job.name), positions, points.is_found)
 
-    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.names)
-        return Decoded(read_prediction(table, job))
+        return Prediction(read_prediction(table, job))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         """The score of the points; in the entry a point that has no error has None."""
@@ -116,7 +116,7 @@ class PointFormat(PredictionFormat):
         else:
             target = reader.read(record, (image.size[0], image.size[1]))
         scores = self.task.new_scores(1)
-        scores.add(torch.from_numpy(image.decoded.labels)[None], target.map(torch.from_numpy).as_batch(), 0)
+        scores.add(torch.from_numpy(image.prediction.labels)[None], target.map(torch.from_numpy).as_batch(), 0)
         errors = dict.fromkeys(scores.names)
         for point, values in zip(scores.names, scores.by_image[0].tolist(), strict=True):
             if values[STATE] == PRESENT:

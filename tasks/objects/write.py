@@ -19,7 +19,6 @@ from runtime.console import counted, say
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 from runtime.files import replace_file
-from tasks.decoder import Decoded
 from tasks.job import MASK, Job, MaskFile
 from tasks.objects.decode import DetectedObject
 from tasks.objects.labels import LabeledObjects, label_numbers, pack_labels
@@ -27,7 +26,8 @@ from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import COLORS, outline_objects, shade_objects
 from tasks.polygons import Properties
-from tasks.prediction_files import PredictedImage, save_values, values_of_labels
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import save_values, values_of_labels
 from tasks.prediction_format import LegendEntry, MaskFormat
 from unet.config import UNetConfig
 
@@ -109,12 +109,12 @@ class ObjectFormat(MaskFormat):
     def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
         yield label_numbers(labels)
 
-    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
-        return {"number": number, "class": self.names[decoded.objects[number - 1].class_index]}
+    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
+        return {"number": number, "class": self.names[prediction.objects[number - 1].class_index]}
 
     def write_mask(self, image: PredictedImage) -> None:
         job = image.job
-        count = len(image.decoded.objects)
+        count = len(image.prediction.objects)
         most = MOST_IN_PNG
         if job.place is not None:
             most -= 1  # a raster needs a number for no data
@@ -138,7 +138,7 @@ class ObjectFormat(MaskFormat):
         text = io.StringIO()
         table = TableWriter(text)
         table.writerow(columns)
-        for detected in image.decoded.objects:
+        for detected in image.prediction.objects:
             name = self.names[detected.class_index]
             place = place_cells(detected, header)
             table.writerow([detected.number, name, detected.size, *place, f"{detected.score:.4f}"])

@@ -14,14 +14,14 @@ from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile
 from runtime.errors import ImageError, SettingsError
 from runtime.files import replace_file
-from tasks.decoder import Decoded
 from tasks.drawing import outline_classes, palette
 from tasks.job import MASK, Job, MaskFile
 from tasks.overlapping.loss import Overlapping, regions_of_model
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.target import Region
 from tasks.polygons import Properties
-from tasks.prediction_files import PredictedImage, save_values, values_of_labels, write_pages
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import save_values, values_of_labels, write_pages
 from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
 from unet.config import IGNORE_INDEX, UNetConfig
 
@@ -114,7 +114,7 @@ class OverlapFormat(BitFormat):
         for bit in range(len(self.classes)):
             yield self.class_mask(bit, labels)
 
-    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
         return {"class": self.classes[layer]}
 
 
@@ -132,7 +132,7 @@ class PageFormat(OverlapFormat):
         self.mask_extensions = [suffix]
 
     def write_mask(self, image: PredictedImage) -> None:
-        labels = image.decoded.labels
+        labels = image.prediction.labels
         with replace_file(self.mask_file(image.job)) as file:
             pages = [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))]
             write_pages(file, pages)
@@ -162,7 +162,7 @@ class RegionFormat(BitFormat):
         ignored = tuple(value for value in values if isinstance(value, int))
         return cls(regions_of_model(config), ignored)
 
-    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
+    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
         return {"class": self.names[number], "value": self.values[number]}
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:

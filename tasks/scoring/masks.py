@@ -21,8 +21,8 @@ from data_utils.target import Target
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
-from tasks.decoder import Decoded
 from tasks.job import Job, MaskFile, PointRow
+from tasks.prediction import Prediction
 from tasks.scoring.areas import count_areas
 from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
 from tasks.task import Scores, Task
@@ -149,7 +149,7 @@ def _open_true_volume(job: Job, reader: MaskReader) -> OpenMask:
 
 def score_masks(
     task: Task,
-    decoded: Decoded,
+    prediction: Prediction,
     truth: OpenMask,
     *,
     missing: np.ndarray | None = None,
@@ -167,7 +167,7 @@ def score_masks(
         spacing: (z, y, x) in mm, of a volume.
         folder: where large arrays lie in files.
     """
-    labels, certainty = decoded.labels, decoded.certainty
+    labels, certainty = prediction.labels, prediction.certainty
     scores = task.new_scores(1)
     pred = true = None
     if task.answers_classes:

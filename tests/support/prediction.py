@@ -16,9 +16,9 @@ from inference.requested_outputs import RequestedOutputs
 from support.volumes import write_volume
 from tasks import new_decoder, new_format
 from tasks.classes.scores import ClassScores
-from tasks.decoder import Decoded, decode_strips
+from tasks.decoder import decode_strips
 from tasks.job import MASK, Job
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.masks import Score
 from tasks.task import Task
@@ -71,21 +71,27 @@ def write_logits(
     logits: torch.Tensor,
     extensions: tuple[str, ...] = (MASK,),
     **image: Any,
-) -> Decoded:
+) -> Prediction:
     """Write the files of a job from logits (outputs, *size); `image` holds further fields of `PredictedImage`."""
     requested = RequestedOutputs(output_format, extensions)
     job.output.parent.mkdir(parents=True, exist_ok=True)
     size = tuple(logits.shape[1:])
-    decoded = decode_strips(new_decoder(task), logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))
-    output_format.write(PredictedImage(job, job.size or size, decoded, **image), extensions)
-    return decoded
+    prediction = decode_strips(new_decoder(task), logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))
+    output_format.write(PredictedImage(job, job.size or size, prediction, **image), extensions)
+    return prediction
 
 
 def score_labels(
-    output_format: PredictionFormat, task: Task, job: Job, labels: np.ndarray, *, boundary: bool = False, **decoded: Any
+    output_format: PredictionFormat,
+    task: Task,
+    job: Job,
+    labels: np.ndarray,
+    *,
+    boundary: bool = False,
+    **fields: Any,
 ) -> Score:
-    """The score of a prediction; `decoded` holds further fields of `Decoded`."""
-    image = PredictedImage(job, job.size or labels.shape, Decoded(labels, **decoded))
+    """The score of a prediction; `fields` holds further fields of `Prediction`."""
+    image = PredictedImage(job, job.size or labels.shape, Prediction(labels, **fields))
     return output_format.score(task, image, boundary=boundary)
 
 

@@ -1,6 +1,6 @@
 """Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not.
 
-Modules: tasks/decoder.py, runtime/scratch.py.
+Modules: tasks/decoder.py, tasks/prediction.py, runtime/scratch.py.
 """
 
 import numpy as np
@@ -100,8 +100,8 @@ def test_a_prediction_is_the_same_in_any_strips(task, two_images):
 
 @pytest.mark.parametrize("task", ALL_TASKS)
 def test_only_what_is_wanted_is_kept(task, two_images):
-    decoded = decode_strips(new_decoder(task), [two_images[0]], (4, 5), "a")
-    assert decoded[2:] == (None, None, None)
+    prediction = decode_strips(new_decoder(task), [two_images[0]], (4, 5), "a")
+    assert prediction[2:] == (None, None, None)
 
 
 @pytest.mark.parametrize(("task", "dtype"), [(SIDED, "int32"), (Classes(NAMES), "uint8"), (Objects(), "int32")])

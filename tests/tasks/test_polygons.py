@@ -26,12 +26,11 @@ from inference import predictor as predictor_module
 from inference.requested_outputs import check_polygons
 from runtime.errors import DataError, SettingsError
 from tasks.classes.write import ClassFormat
-from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat
 from tasks.polygons import Polygon, save_polygons, write_geojson
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
@@ -59,9 +58,9 @@ def signed_area(ring):
 def outlined(folder, mask, place=IN_PIXELS):
     """Number and rings of the areas of a mask."""
     job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
-    image = PredictedImage(job, mask.shape, Decoded(mask))
+    image = PredictedImage(job, mask.shape, Prediction(mask))
     layers = [mask.astype(np.int32)]
-    save_polygons(image, ".geojson", layers, lambda layer, number, decoded: {"number": number})
+    save_polygons(image, ".geojson", layers, lambda layer, number, prediction: {"number": number})
     features = json.loads((folder / "a.geojson").read_text())["features"]
     return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
 
@@ -275,14 +274,14 @@ SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXE
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
     raw = pytest.importorskip("pyogrio.raw")
-    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
     line = r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
     with mock.patch.object(raw, "write", side_effect=error("no such layer")), pytest.raises(DataError, match=line):
         CLASSES.write(image, (".gpkg",))
 
 
 def test_a_disk_that_is_full_is_an_os_error(tmp_path):
-    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
     refused = mock.patch("tasks.polygons.write_geojson", side_effect=RasterioIOError("disk full"))
     with refused, pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"):
         CLASSES.write(image, (".geojson",))

@@ -31,9 +31,9 @@ from runtime.errors import ModelError
 from tasks import prediction_files
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.decoder import Decoded
 from tasks.job import Job
-from tasks.prediction_files import PredictedImage, save_values, values_of_labels, write_geotiff, write_pages, write_png
+from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_files import save_values, values_of_labels, write_geotiff, write_pages, write_png
 from tasks.prediction_format import free_value
 from unet import Preprocess, UNet, UNetConfig
 
@@ -261,7 +261,7 @@ def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interp
     output_format = ClassFormat(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
     missing = np.arange(30)[None] < np.arange(20)[:, None]
-    output_format.write(PredictedImage(job, (20, 30), Decoded(rows), missing=missing), (".png",))
+    output_format.write(PredictedImage(job, (20, 30), Prediction(rows), missing=missing), (".png",))
     with rasterio.open(tmp_path / "out.tif") as file:
         assert [kind.name for kind in file.colorinterp] == interpretations
         expected = np.array(values)[rows]
@@ -293,7 +293,7 @@ def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     job = Job(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
     labels = np.arange(256, dtype=np.uint8)[None]
     nodata = free_value(range(256))
-    image = PredictedImage(job, labels.shape, Decoded(labels), missing=labels == 9)
+    image = PredictedImage(job, labels.shape, Prediction(labels), missing=labels == 9)
     save_values(job, tmp_path / "out.tif", values_of_labels(image, np.asarray, nodata), nodata)
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == np.uint16

@@ -23,12 +23,11 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import SettingsError
-from tasks.decoder import Decoded
 from tasks.drawing import render_points, render_volume_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.write import PointFormat, read_prediction
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 
@@ -36,7 +35,7 @@ LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
     """The points (K, n + 2) that are read from the file of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    output_format.write(PredictedImage(job, job.size, Decoded(prediction)), output_format.mask_extensions)
+    output_format.write(PredictedImage(job, job.size, Prediction(prediction)), output_format.mask_extensions)
     return output_format.read_written(job).labels
 
 

@@ -15,11 +15,10 @@ from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.files import content
 from inference.true_points import TruePoints
 from runtime.errors import DataError
-from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat, read_true_points
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 TASK = landmarks("long", "pixels")
 
@@ -173,7 +172,7 @@ def entry_of(job: Job, prediction: np.ndarray) -> dict:
 def written_job(true_job) -> Job:
     """The job of that image, whose predicted points are written."""
     true_job.output.parent.mkdir()
-    PointFormat(TASK).write(PredictedImage(true_job, (30, 40), Decoded(PREDICTION)), (".csv",))
+    PointFormat(TASK).write(PredictedImage(true_job, (30, 40), Prediction(PREDICTION)), (".csv",))
     return true_job
 
 

@@ -28,13 +28,12 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
-from tasks.decoder import Decoded
 from tasks.job import MASK, PROBABILITIES, Job
 from tasks.objects import write as objects_module
 from tasks.objects.labels import AnnotatedObjects, class_indices, label_classes, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.write import TABLE, ObjectFormat, WrittenObjects
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 NAMES = ("nothing", "cell", "dirt")
 CELLS = ObjectFormat(("nothing", "cell"))
@@ -148,8 +147,8 @@ def job(tmp_path) -> Job:
 
 def write_mask(job: Job, numbers: np.ndarray, count: int, missing: np.ndarray | None = None) -> None:
     """Write the mask of an image with so many objects."""
-    decoded = Decoded(pack_labels(numbers, np.ones((1, 1), int)), [DETECTED] * count)
-    CELLS.write(PredictedImage(job, numbers.shape, decoded, missing=missing), (MASK,))
+    prediction = Prediction(pack_labels(numbers, np.ones((1, 1), int)), [DETECTED] * count)
+    CELLS.write(PredictedImage(job, numbers.shape, prediction, missing=missing), (MASK,))
 
 
 @pytest.mark.parametrize(("count", "name"), [(65_535, "a.png"), (65_536, "a.tif")])

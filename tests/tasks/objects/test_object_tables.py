@@ -14,16 +14,15 @@ from support.prediction import image_job
 from support.written_files import DETECTED, TILTED, tilted_volume_job, write_object_table
 
 from runtime.errors import DataError
-from tasks.decoder import Decoded
 from tasks.job import MASK, Job
 from tasks.objects.write import IMAGE_COLUMNS, TABLE, VOLUME_COLUMNS, ObjectFormat, place_cells, table_rows
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 FORMAT = ObjectFormat(("nothing", "cell", "dirt"))
 SOLID = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
 
 
-TWO = Decoded(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number=2, class_index=1)])
+TWO = Prediction(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number=2, class_index=1)])
 
 
 def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):

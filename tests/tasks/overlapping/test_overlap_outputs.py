@@ -14,10 +14,9 @@ from support.prediction import image_job
 from support.written_files import SIZE, tilted_volume_job
 
 from runtime.errors import SettingsError
-from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.overlapping.write import OverlapFormat, PageFormat, folder_names
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 
 CLASSES = ("blood", "a/b", "A_B", "...")
 FOLDERS = ("blood", "a_b", "A_B_2", "class")
@@ -47,7 +46,7 @@ def bits() -> np.ndarray:
 def write_mask(output_format: OverlapFormat, job: Job, prediction: np.ndarray) -> None:
     """Write the masks of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    output_format.write(PredictedImage(job, prediction.shape, Decoded(prediction)), output_format.mask_extensions)
+    output_format.write(PredictedImage(job, prediction.shape, Prediction(prediction)), output_format.mask_extensions)
 
 
 def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):

@@ -18,14 +18,13 @@ from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
 from tasks.classes.write import ClassFormat
-from tasks.decoder import Decoded
 from tasks.job import Job
 from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
-from tasks.prediction_files import PredictedImage
+from tasks.prediction import PredictedImage, Prediction
 from tasks.scoring.areas import area_report
 from tasks.scoring.boundary import boundary_scores
 from tasks.scoring.masks import OpenMask, Score, open_mask, score_masks
@@ -52,11 +51,11 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts(size):
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     certainty = rng.random((7, 5)).astype(np.float32)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
-    score = score_masks(TASK, Decoded(pred, certainty=certainty), true_mask(truth), boundary=True)
+    score = score_masks(TASK, Prediction(pred, certainty=certainty), true_mask(truth), boundary=True)
     under = pixels_under(size)
     assert score.scores.sums.tolist() == matrix_of(pred[under], truth)
     assert score.entry["boundary_iou"] == boundary_scores(pred[under], truth, 3).to_json()["boundary_iou"]
-    whole = score_masks(TASK, Decoded(pred[under], certainty=certainty[under]), true_mask(truth))
+    whole = score_masks(TASK, Prediction(pred[under], certainty=certainty[under]), true_mask(truth))
     assert torch.equal(score.scores.reliability, whole.scores.reliability)
     assert np.array_equal(score.areas, whole.areas)
 
@@ -67,8 +66,8 @@ def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_coun
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     missing = rng.random((7, 5)) < 0.4
     truth = rng.integers(0, 3, size, np.uint8)
-    decoded = Decoded(pred, certainty=np.full((7, 5), 0.9, np.float32))
-    scores = score_masks(TASK, decoded, true_mask(truth), missing=missing).scores
+    prediction = Prediction(pred, certainty=np.full((7, 5), 0.9, np.float32))
+    scores = score_masks(TASK, prediction, true_mask(truth), missing=missing).scores
     under = pixels_under(size)
     assert scores.sums.tolist() == matrix_of(pred[under], np.where(missing[under], 255, truth))
     assert scores.reliability[:, 0].sum() == (~missing[under]).sum()
@@ -81,8 +80,8 @@ def test_each_class_that_overlaps_is_as_sure_as_under_the_centers_of_true_pixels
     truth = OverlapTarget(np.full((3, 2), 2, np.int32), np.full((3, 2), 3, np.int32))
     mask = OpenMask("truth.png", (3, 2), truth.at)
     task = Overlapping(("a", "b"))
-    scores = score_masks(task, Decoded(pred, certainty=certainty), mask).scores
-    whole = score_masks(task, Decoded(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
+    scores = score_masks(task, Prediction(pred, certainty=certainty), mask).scores
+    whole = score_masks(task, Prediction(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
     assert torch.equal(scores.reliability, whole.reliability)
     assert scores.reliability[:, 0].sum() == 12  # 6 pixels of 2 classes
 
@@ -91,7 +90,7 @@ def test_an_object_that_lies_in_several_parts_is_one():
     ids = np.zeros((600, 3), np.int32)
     ids[1:500, :2] = 7
     truth = ObjectTarget((ids > 0).astype(np.uint8), ids)
-    score = score_masks(Objects(), Decoded(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
+    score = score_masks(Objects(), Prediction(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
     assert score.entry == {"ap50": 1, "objects": 1, "predicted": 1, "found": 1, "split": 0, "merged": 0}
     assert score.areas is None
 

@@ -8,17 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, BandSource, PageFile, VolumeFile, format_remedy
+from data_utils.image_io.formats import BandSource, PageFile, VolumeFile, format_remedy
 from data_utils.image_io.places import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, MASK_WORDS
+from data_utils.sources.folder import MASK_WORDS, files_below, is_readable, pairs_by_words
 from data_utils.sources.pictures import bands_in
 from data_utils.sources.side_by_side import masks_among
 from data_utils.sources.volumes import read_spacing
@@ -30,8 +31,6 @@ from unet.config import UNetConfig
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 CHANNEL_WORD = re.compile("(?:^|[ _.-])[^ _.-]*[a-zA-Z][^ _.-]*$")  # how BraTS does: CASE_flair, CASE_t1
-# name of a folder of masks -> names of the folder of their images beside it
-IMAGES_OF = dict.fromkeys(MASK_FOLDERS, IMAGE_FOLDERS) | {"labelstr": ("imagestr",), "labelsts": ("imagests",)}
 FOLDER_OF_MASKS = re.compile(MASK_WORDS)  # of classes, beside the image of a case
 
 
@@ -178,11 +177,12 @@ def mask_folder_test(paths: Iterable[Path]) -> Callable[[Path], bool]:
     folders: set[Path] = set()
     for folder in {path.parent for path in paths}:
         folders.update((folder, *folder.parents))
-    named = {(folder.parent, folder.name.lower()) for folder in folders}
-    masks = set()
-    for folder in folders:
-        if any((folder.parent, name) in named for name in IMAGES_OF.get(folder.name.lower(), ())):
-            masks.add(folder)
+    folders_by_place: dict[Path, dict[str, Path]] = {}
+    for folder in filter(attrgetter("name"), folders):  # the root of all has no name
+        folders_by_place.setdefault(folder.parent, {})[folder.name.lower()] = folder
+    masks: set[Path] = set()
+    for beside in folders_by_place.values():
+        masks.update(mask_folder for _, mask_folder in pairs_by_words(beside).values())
     return lambda path: not masks.isdisjoint(path.parents)
 
 
@@ -244,8 +244,9 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
     """The pictures below a folder but for those below `output`; a line says how many other files are there."""
     if output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
-    files = _visible_files(folder, _below_test(folder, output))
-    names = sorted(file.name for file in files if not _is_picture(file))
+    is_output = _below_test(folder, output)
+    files = [file for file in _files_below(folder) if not is_output(file)]
+    names = sorted(file.name for file in files if not is_readable(file.name))
     if names:
         first = next((name for name in names if format_remedy([name])), names[0])
         others = counted(len(names), "file that is", "files that are")
@@ -255,26 +256,18 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
 
 def pictures_below(folder: Path) -> list[StemmedFile]:
     """The pictures and volumes below a folder."""
-    return _stemmed(_visible_files(folder), folder)
+    return _stemmed(_files_below(folder), folder)
 
 
-def _visible_files(folder: Path, is_output: Callable[[Path], bool] = lambda file: False) -> list[Path]:
-    """The files below a folder but for outputs, and for hidden ones, which programs leave behind."""
-    files = []
-    for file in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if not is_hidden and file.is_file() and not is_output(file):
-            files.append(file)
-    return files
+def _files_below(folder: Path) -> list[Path]:
+    """The files below a folder but for hidden ones, which programs leave behind."""
+    paths = sorted(folder / name for name in files_below(folder))
+    return [path for path in paths if path.is_file()]
 
 
 def _stemmed(files: Iterable[Path], folder: Path) -> list[StemmedFile]:
     """The pictures among files below a folder, with their paths below it."""
-    return [StemmedFile(stem_of(file.relative_to(folder)), file) for file in files if _is_picture(file)]
-
-
-def _is_picture(file: Path) -> bool:
-    return file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
+    return [StemmedFile(stem_of(file.relative_to(folder)), file) for file in files if is_readable(file.name)]
 
 
 def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:

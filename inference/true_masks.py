@@ -1,28 +1,39 @@
 """Finding the true mask of each input."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from data_utils.image_io.class_masks import ClassMasks, layered_label
-from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
+from data_utils.config import OVERLAPPING, DataConfig
+from data_utils.image_io.class_masks import ClassMasks, LayeredMask, ObjectBits, layered_label
+from data_utils.image_io.formats import (
+    BandSource,
+    ClassLayers,
+    ImageSource,
+    PageFile,
+    RenderedMask,
+    VolumeFile,
+)
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.find import find_annotations, holds_masks
-from data_utils.sources.folder import composed, detect_suffix
+from data_utils.sources.finders import find_in_folder
+from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
+from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Record, Records
-from inference.inputs import IMAGES_OF, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
+from inference.inputs import InputRules, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
 from runtime.console import counted
 from runtime.errors import DataError
+from tasks.classes.loss import Classes
 from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import AnnotatedObjects, class_indices
 from tasks.prediction_format import MaskFormat
 
-FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
+# names of folders that say whether images or masks lie there
+FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 Entry = TypeVar("Entry")
@@ -32,27 +43,27 @@ Find = Callable[[Sequence[Job], int], MaskFile | None]
 
 @dataclass(frozen=True)
 class TruthFolder:
-    """The folder of true masks, and how its files are named.
+    """The folder of true masks: a data set, as training reads it, or masks alone.
 
     Args:
         output_format: that of the masks of the model, which says what the true ones are of.
         mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
-        reads_places: whether georeferenced masks are laid on the grids of their images; else they are pictures.
+        rules: how the model reads its inputs.
     """
 
     folder: Path
     output_format: MaskFormat
     mask_suffix: str | None = None
-    reads_places: bool = True
+    rules: InputRules = field(default_factory=InputRules)
 
     def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
-        find = self._finder(inputs)
+        finders = self._finders(inputs)
         jobs: list[Job] = []
         missing: list[Path] = []
         for pages in inputs:
             for number, job in enumerate(pages):
-                mask = find(pages, number)
+                mask = _first_found(finders, pages, number)
                 if mask is None:
                     missing.append(page_stem(job))
                 else:
@@ -64,11 +75,18 @@ class TruthFolder:
             )
         return jobs
 
-    def _finder(self, inputs: Sequence[Sequence[Job]]) -> Find:
-        """The function that finds the true masks of these inputs."""
-        annotations = self._annotations()
-        if annotations:
-            return AnnotatedTruths(annotations, self._truth_of_record).find
+    def _finders(self, inputs: Sequence[Sequence[Job]]) -> list[Find]:
+        """The functions that find the true masks of these inputs, in the order in which they are asked."""
+        finders: list[Find] = []
+        splits = self._data_set()
+        if splits:
+            finders.append(DataSetTruths(splits, self._truth_of_record).find)
+        if any(map(_is_annotated, splits)):
+            return finders  # all other pictures are images
+        if len(self.output_format.object_classes) > 1:
+            raise DataError(
+                f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
+            )
         stems: list[Path] = []
         own_files: set[Path] = set()  # of images, which are no masks
         for pages in inputs:
@@ -77,44 +95,61 @@ class TruthFolder:
                 own_files.update(Path(name).resolve() for name in job.files)
         files = masks_below(self.folder, own_files)
         if self.output_format.class_folders:
-            return ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find
-        return TrueMasks(files, self.mask_suffix, stems).find
+            finders.append(ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find)
+        else:
+            finders.append(TrueMasks(files, self.mask_suffix, stems).find)
+        return finders
 
-    def _annotations(self) -> list[Records]:
-        """The annotated images of all splits; empty if the folder holds masks."""
+    def _data_set(self) -> list[Records]:
+        """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
+
+        Sets of another task than the model's are left out.
+        """
         if not self.folder.is_dir():
+            raise DataError(f"--truth {self.folder}: is not a folder")
+        output_format = self.output_format
+        config = DataConfig(
+            task=OVERLAPPING if output_format.class_folders else Classes.name,
+            mask_suffix=self.mask_suffix,
+            allow_unpaired=True,
+            bands=tuple(self.rules.bands) or None,
+            dims=None if self.rules.stack_spacing is None else 3,
+        )
+        try:
+            openers = find_in_folder(self.folder, TEST_SPLITS, config)
+        except NoFolderError:
             return []
-        objects, class_map = self.output_format.object_classes, self.output_format.true_class_map
-        can_be_annotated = class_map is not None and self.mask_suffix is None
-        if not objects and (not can_be_annotated or holds_masks(self.folder, TEST_SPLITS)):
-            return []
-        openers = find_annotations(self.folder, TEST_SPLITS, allow_unpaired=True)
-        annotations = [open_split() for open_split in openers.values()]
-        if not annotations and len(objects) > 1:
-            raise DataError(
-                f"--truth {self.folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
-            )
-        if class_map is not None and any(records.metadata.task is not None for records in annotations):
-            return []
-        return annotations
+        splits = [open_split() for open_split in openers.values()]
+        if output_format.object_classes:
+            return splits
+        return [records for records in splits if records.metadata.task in (None, config.task)]
 
-    def _truth_of_record(self, records: Records, record: Record) -> MaskFile:
-        """The true objects of an annotated image, or its true classes."""
+    def _truth_of_record(self, records: Records, record: Record) -> MaskFile | None:
+        """The true objects of an annotated image, its true classes, or its mask; None if the model has others."""
         source, names = record["target"], records.metadata.classes
-        if self.output_format.object_classes:
-            assert isinstance(source, RenderedMask)
-            return AnnotatedObjects(source, class_indices(names, self.output_format.object_classes))
-        if isinstance(source, RenderedMask):
-            assert self.output_format.true_class_map is not None
-            return AnnotatedClasses.from_names(source, record["name"], names, self.output_format.true_class_map)
-        assert isinstance(source, str | Path)
-        return PageFile(source)
+        output_format = self.output_format
+        if isinstance(source, str | Path):
+            source = PageFile(source)
+        if isinstance(source, PageFile | VolumeFile):
+            has_classes_of_objects = len(output_format.object_classes) > 1
+            return None if has_classes_of_objects or output_format.class_folders else source
+        if not isinstance(source, RenderedMask):
+            return None
+        if output_format.object_classes:
+            return AnnotatedObjects(source, class_indices(names, output_format.object_classes))
+        if output_format.true_class_map is not None:
+            return AnnotatedClasses.from_names(source, record["name"], names, output_format.true_class_map)
+        if output_format.class_folders and isinstance(source, LayeredMask):
+            _, *classes = output_format.names
+            bits = [(value, classes.index(name)) for value, name in names if name in classes]
+            return ObjectBits(source, tuple(bits))
+        return None
 
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:
         """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read."""
         if not isinstance(mask, PageFile):
             return mask
-        if not self.reads_places:
+        if not self.rules.reads_places:
             if job.volume is None and is_tiff(mask.path):
                 return PageFile(str(mask.path), mask.page, reads_place=False)
             return mask
@@ -125,10 +160,17 @@ class TruthFolder:
         return placed if isinstance(placed, PlacedMask) else mask
 
 
+def _first_found(finders: Iterable[Find], pages: Sequence[Job], number: int) -> MaskFile | None:
+    """The true mask that the first of some functions finds; None if none finds any."""
+    for find in finders:
+        mask = find(pages, number)
+        if mask is not None:
+            return mask
+    return None
+
+
 def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]:
     """True masks by their stems; `inputs`, resolved paths, and images that have a folder of masks are left out."""
-    if not folder.is_dir():
-        raise DataError(f"--truth {folder}: is not a folder")
     pictures = pictures_below(folder)
     in_mask_folder = mask_folder_test([picture.path for picture in pictures])
     pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
@@ -138,21 +180,22 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
 class TrueMasks:
     """True masks by stem; each page of a TIFF has its mask in a file, or all have theirs in a TIFF of as many pages.
 
-    If the suffix is None, it is detected as for training.
+    They are found by the names of images as in training, whatever folders tell images from masks.
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path]) -> None:
-        self.files = files
-        self._plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
-        if suffix is None and files:
-            plain_names = [stem.as_posix() for stem in self._plain_files]
-            suffix = detect_suffix([_plain(stem).as_posix() for stem in stems], plain_names)
         self.suffix = suffix or ""
+        self.files = files
+        self._by_image: dict[str, Path | None] = {}
+        if files:
+            plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
+            self._by_image, _ = match_masks(plain_files, set(map(_plain, stems)), suffix)
 
     def file(self, stem: Path) -> Path | None:
-        """The mask of an input of this stem; None if there is none."""
-        mask_stem = stem.with_name(stem.name + self.suffix)
-        return self.files.get(mask_stem) or self._plain_files.get(_plain(mask_stem))
+        """The mask of an input of this stem; None if there is none. CASE_0000 of nnU-Net has the mask CASE."""
+        own = self.files.get(stem.with_name(stem.name + self.suffix))
+        name = _plain(stem)
+        return own or self._by_image.get(name) or self._by_image.get(name.removesuffix(FIRST_CHANNEL))
 
     def find(self, pages: Sequence[Job], number: int) -> PageFile | None:
         """The true mask of a page of an input; None if there is none."""
@@ -168,33 +211,53 @@ class TrueMasks:
         return PageFile(stack, page_numbers[number])
 
 
-class AnnotatedTruths:
-    """The truth of annotated images: of the input's own file, or of the image at the same path below the folder.
+class DataSetTruths:
+    """The truth of the images of a data set: of the input's own file, or of the image at the same path below a folder.
 
     Args:
-        as_truth: makes the truth of a record of these records.
+        as_truth: makes the truth of a record of these records, if it can.
     """
 
-    def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile]) -> None:
+    def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile | None]) -> None:
         self.as_truth = as_truth
-        by_stem: list[tuple[Path, tuple[Records, int]]] = []
-        self._by_file: dict[Path, tuple[Records, int]] = {}
+        by_stem: list[tuple[str, tuple[Records, int]]] = []
+        self._by_page: dict[tuple[Path, int | None], tuple[Records, int]] = {}
         for records in splits:
             for index in range(len(records)):
                 by_stem.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
-                image = records[index]["image"]
-                if isinstance(image, str | Path):
-                    self._by_file[Path(image).resolve()] = (records, index)
+                for file, page in _pages_of(records[index]["image"]):
+                    self._by_page[file.resolve(), page] = records, index
         self._by_stem = _by_only_name(by_stem)
 
     def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
         """The truth of a page of an input; None if there is none."""
         job = pages[number]
-        entry = self._by_file.get(job.image.resolve()) or self._by_stem.get(_composed(page_stem(job)))
+        file = Path(job.files[0]).resolve()
+        entry = self._by_page.get((file, job.page)) or self._by_page.get((file, None))
+        entry = entry or self._by_stem.get(_composed(page_stem(job)))
         if entry is None:
             return None
         records, index = entry
         return self.as_truth(records, records[index])
+
+
+def _is_annotated(records: Records) -> bool:
+    """Whether the targets of records are no masks that lie beside other masks."""
+    if records.metadata.annotations is not None:
+        return True
+    target = records[0]["target"]
+    return isinstance(target, RenderedMask) and not isinstance(target, ClassMasks)
+
+
+def _pages_of(image: ImageSource) -> list[tuple[Path, int | None]]:
+    """The files of an image, each with its page; no page if it is the only one, and no file for embedded images."""
+    if isinstance(image, str | Path):
+        return [(Path(image), None)]
+    if isinstance(image, PageFile) and not isinstance(image.path, bytes):
+        return [(Path(image.path), image.page)]
+    if isinstance(image, VolumeFile | BandSource):
+        return [(Path(path), None) for path in image.paths]
+    return []
 
 
 class ClassTruths:
@@ -212,6 +275,8 @@ class ClassTruths:
         for class_folder in class_folders:
             class_files = {}
             for stem, file in files.items():
+                while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
+                    stem = stem.relative_to(stem.parts[0])
                 if stem.parts[0] == class_folder and len(stem.parts) > 1:
                     class_files[stem.relative_to(class_folder)] = file
             self.class_masks.append(TrueMasks(class_files, suffix, stems))
@@ -247,19 +312,19 @@ def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
     return ClassMasks((PageFile(str(path)),), bits)
 
 
-def _by_only_name(entries: Iterable[tuple[Path, Entry]]) -> dict[Path, Entry | None]:
+def _by_only_name(entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry | None]:
     """The entries by their names; None where several have one name."""
-    by_name: dict[Path, Entry | None] = {}
+    by_name: dict[str, Entry | None] = {}
     for name, entry in entries:
         by_name[name] = None if name in by_name else entry
     return by_name
 
 
-def _plain(stem: Path) -> Path:
+def _plain(stem: Path) -> str:
     """A stem with its accents composed, without the folder that tells images from masks: images/a and masks/a are a."""
-    folders = [part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND]
+    folders = [part for part in stem.parent.parts if not FOLDER_OF_A_KIND.fullmatch(part)]
     return _composed(Path(*folders, stem.name))
 
 
-def _composed(path: Path) -> Path:
-    return Path(composed(str(path)))
+def _composed(path: Path) -> str:
+    return composed(path.as_posix())

@@ -93,7 +93,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
         jobs = TruePoints(args.truth, output_format.task).with_truths(inputs)
     else:
         assert isinstance(output_format, MaskFormat)
-        truths = TruthFolder(args.truth, output_format, args.mask_suffix, rules.reads_places)
+        truths = TruthFolder(args.truth, output_format, args.mask_suffix, rules)
         jobs = truths.with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]

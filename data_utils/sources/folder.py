@@ -96,10 +96,10 @@ def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tupl
     DataError if a split has images alone.
     """
     folders = children(root)
-    inner = {name: _pairs_by_words(folder) for name, folder in folders.items() if name in split_names}
+    inner = {name: pairs_by_words(children(folder)) for name, folder in folders.items() if name in split_names}
     if inner and all(len(pairs) == 1 for pairs in inner.values()):
         return {name: next(iter(pairs.values())) for name, pairs in inner.items()}
-    pairs = _pairs_by_words(root)
+    pairs = pairs_by_words(folders)
     splits = {name: pair for name, pair in pairs.items() if name in split_names}
     if not splits and len(pairs) == 1:
         ((image_folder, mask_folder),) = pairs.values()
@@ -113,9 +113,12 @@ def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tupl
     return splits
 
 
-def _pairs_by_words(root: Path) -> dict[str, tuple[Path, Path]]:
-    """The rest of the names of two folders, without their words -> the folders of images and of masks."""
-    folders = children(root)
+def pairs_by_words(folders: Mapping[str, Path]) -> dict[str, tuple[Path, Path]]:
+    """The rest of the names of two folders, without their words -> the folders of images and of masks.
+
+    Args:
+        folders: some folders that lie side by side, by their lower-case names.
+    """
     images = _by_other_words(folders, IMAGE_WORDS)
     masks = _by_other_words(folders, MASK_WORDS)
     pairs: dict[str, tuple[Path, Path]] = {}

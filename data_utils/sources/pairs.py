@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, detect_suffix, files_by_stem, natural_sort_key
@@ -17,6 +17,7 @@ from runtime.errors import DataError
 NAMES_IN_MESSAGE = 5  # files that a message names
 FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
 
+File = TypeVar("File")  # how a caller names a file
 Hint = Callable[[], str]  # makes the end of an error, which takes a while
 
 
@@ -126,33 +127,39 @@ def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
 def find_masks(
     folder: Path, stems: Iterable[str], suffix: str | None, endings: tuple[str, ...] = IMAGE_SUFFIXES
 ) -> tuple[dict[str, str], list[str]]:
-    """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
+    """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others."""
+    masks, others = match_masks(files_by_stem(folder, "masks", endings), list(stems), suffix)
+    return masks, [f"{file}: mask without image" for file in others]
+
+
+def match_masks(
+    files: Mapping[str, File], stems: Collection[str], suffix: str | None
+) -> tuple[dict[str, File], list[File]]:
+    """Stem of the image -> mask, of masks by their stems; and the masks whose names lack the suffix of others.
 
     The suffix is detected if it is None. If no names agree but for a suffix, they may do so but for the words that say
     what a file is, as image_1 and mask_1 do.
     """
-    files = files_by_stem(folder, "masks", endings)
-    stems = list(stems)
     if suffix is None:
         suffix = detect_suffix(stems, files)
         if not any(stem + suffix in files for stem in stems):
             by_image = _match_by_words(stems, files)
             if by_image:
                 return by_image, []
-    masks: dict[str, str] = {}
-    others: list[str] = []
+    masks: dict[str, File] = {}
+    others: list[File] = []
     for stem, file in files.items():
         if stem.endswith(suffix):
             masks[stem.removesuffix(suffix)] = file
         else:
-            others.append(f"{file}: mask without image")
+            others.append(file)
     return masks, others
 
 
-def _match_by_words(stems: Iterable[str], masks: Mapping[str, str]) -> dict[str, str]:
+def _match_by_words(stems: Iterable[str], masks: Mapping[str, File]) -> dict[str, File]:
     """Stem of the image -> mask, if names without the words at their ends agree; empty unless all of them differ."""
     images = {_without_words(stem, IMAGE_WORDS): stem for stem in stems}
-    by_image: dict[str, str] = {}
+    by_image: dict[str, File] = {}
     for stem, file in masks.items():
         name = _without_words(stem, MASK_WORDS)
         by_image[images.get(name, stem)] = file

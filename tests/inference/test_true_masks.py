@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 from support.prediction import touch
 from support.written_files import PLACE
 
@@ -17,14 +18,15 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from inference.inputs import pictures_below
-from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder
+from inference.inputs import InputRules, find_jobs, pictures_below
+from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
 from tasks.classes.write import ClassFormat
 from tasks.job import Job, MaskFile
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import MaskFormat
+from tasks.scoring.masks import open_mask
 
 CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
 
@@ -67,7 +69,6 @@ def suffixed(tmp_path) -> TrueMasks:
 
 @pytest.mark.parametrize("name", ["a", "sub/a"])
 def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, name):
-    assert suffixed.suffix == "_mask"
     assert find(suffixed, name) == PageFile(tmp_path / f"{name}_mask.png")
 
 
@@ -86,6 +87,39 @@ def test_a_true_mask_may_be_missing(suffixed):
 
 def test_a_picture_is_no_true_mask_of_pages(suffixed):
     assert find(suffixed, "a", 0, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "image"), [("mask_1", "image_1"), ("masks/1_gt", "images/1"), ("labelsTr/a", "imagesTr/a_0000")]
+)
+def test_true_masks_are_found_by_names_as_in_training(mask, image):
+    masks = TrueMasks({Path(mask): Path(f"{mask}.png")}, None, stems(image))
+    assert find(masks, image) == PageFile(Path(f"{mask}.png"))
+
+
+@pytest.mark.parametrize(
+    ("images", "mask"),
+    [
+        (["a.png"], "a_mask.png"),
+        (["0_img.png"], "0_masks.png"),
+        (["images/image_0.png"], "masks/mask_0.png"),
+        (["case/image.png"], "case/label.png"),
+        (["case/image.nii.gz"], "case/label.nii.gz"),
+        (["case/case_t1.nii.gz", "case/case_t2.nii.gz"], "case/case_seg.nii.gz"),
+        (["volume-0.nii.gz"], "segmentation-0.nii.gz"),
+        (["train/a.png"], "train_masks/a_mask.png"),
+        (["img_dir/train/a.png"], "ann_dir/train/a.png"),
+        (["imagesTr/a_0000.png"], "labelsTr/a.png"),
+        (["JPEGImages/a.png"], "SegmentationClass/a.png"),
+    ],
+)
+def test_images_of_a_data_set_have_the_masks_that_training_reads_and_masks_are_no_inputs(tmp_path, images, mask):
+    touch(tmp_path, *images, mask)
+    inputs = [find_jobs([str(tmp_path)], tmp_path / "out", InputRules(channels=len(images)))]
+    (job,) = TruthFolder(tmp_path, CLASSES).with_truths(inputs)
+    assert job.files == tuple(str(tmp_path / image) for image in images)
+    path = job.truth.paths[0] if isinstance(job.truth, VolumeFile) else job.truth.path
+    assert Path(path) == tmp_path / mask
 
 
 def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
@@ -123,12 +157,7 @@ def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path,
     mask = truth_in(
         TruthFolder(
             tmp_path,
-            OverlapFormat(
-                (
-                    "c",
-                    "none",
-                )
-            ),
+            OverlapFormat(("c", "none")),
             "_x",
         ),
         "a",
@@ -151,12 +180,7 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
         truth_in(
             TruthFolder(
                 tmp_path,
-                OverlapFormat(
-                    (
-                        "a",
-                        "none",
-                    )
-                ),
+                OverlapFormat(("a", "none")),
                 "",
             ),
             "s",
@@ -204,7 +228,7 @@ SPLITS = [
     ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name", "accents"],
 )
 def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
-    truths = AnnotatedTruths(SPLITS, lambda records, record: PageFile(record["image"]))
+    truths = DataSetTruths(SPLITS, lambda records, record: PageFile(record["image"]))
     assert find(truths, name, image=Path(image)) == (file and PageFile(file))
 
 
@@ -256,18 +280,28 @@ def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(
     assert has_truth(TruthFolder(tmp_path, objects_of("cell"), None), pages) is is_found
 
 
+def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
+    Image.new("L", (4, 3)).save(tmp_path / "a.png")
+    content = {"images": [{"id": 1, "file_name": "a.png", "width": 4, "height": 3}], "annotations": []}
+    content["categories"] = [{"id": number, "name": name} for number, name in enumerate(("other", "left", "right"), 1)]
+    for number, left in ((1, 0), (2, 0), (3, 1)):
+        box = [left, 0, left + 2, 0, left + 2, 3, left, 3]
+        entry = {"id": number, "image_id": 1, "category_id": number, "segmentation": [box], "bbox": [left, 0, 2, 3]}
+        content["annotations"].append(entry)
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    truths = TruthFolder(tmp_path, OverlapFormat(("right", "left")))
+    (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
+    with open_mask(job.truth, truths.output_format.reader) as mask:
+        np.testing.assert_array_equal(mask.labels(), [[2, 3, 1, 0]] * 3)
+
+
 @pytest.fixture
 def class_folders(tmp_path) -> TruthFolder:
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
     return TruthFolder(
         tmp_path,
-        OverlapFormat(
-            (
-                "a",
-                "b",
-            )
-        ),
+        OverlapFormat(("a", "b")),
         "",
     )
 
@@ -282,17 +316,18 @@ def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     mask = truth_in(
         TruthFolder(
             tmp_path,
-            OverlapFormat(
-                (
-                    "a",
-                    "b",
-                )
-            ),
+            OverlapFormat(("a", "b")),
             "",
         ),
         "x",
     )
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
+
+
+def test_folders_of_classes_may_lie_in_the_folder_of_masks_of_a_data_set(tmp_path):
+    touch(tmp_path, "images/x.png", "masks/a/x.png", "masks/b/x.png")
+    files = tuple(PageFile(str(tmp_path / "masks" / name / "x.png")) for name in "ab")
+    assert truth_in(TruthFolder(tmp_path, OverlapFormat(("a", "b"))), "x") == ClassMasks(files, (0, 1))
 
 
 def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
@@ -313,7 +348,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     first, second = TruthFolder(tmp_path, CLASSES, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
-    pictures = TruthFolder(tmp_path, CLASSES, "", reads_places=False).with_truths(inputs)
+    pictures = TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)).with_truths(inputs)
     assert [job.truth for job in pictures] == [
         PageFile(str(tmp_path / "s.tif"), page, reads_place=False) for page in (0, 1)
     ]
@@ -321,7 +356,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
-    truth = truth_in(TruthFolder(tmp_path, CLASSES, "", reads_places=False), "s_0002")
+    truth = truth_in(TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)), "s_0002")
     assert truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
 
 
@@ -336,7 +371,7 @@ def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     (job,) = pages_of("v")
     inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
-    (scored,) = TruthFolder(tmp_path, CLASSES, "", reads_places=False).with_truths(inputs)
+    (scored,) = TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)).with_truths(inputs)
     assert scored.truth == PageFile(tmp_path / "v.tif")
 
 
@@ -355,12 +390,7 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     mask = truth_in(
         TruthFolder(
             class_stacks,
-            OverlapFormat(
-                (
-                    "a",
-                    "b",
-                )
-            ),
+            OverlapFormat(("a", "b")),
             "",
         ),
         "s",
@@ -401,13 +431,7 @@ def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, un
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
     folder = TruthFolder(
         tmp_path,
-        OverlapFormat(
-            (
-                "a",
-                "b",
-                "c",
-            )
-        ),
+        OverlapFormat(("a", "b", "c")),
         "",
     )
     volume = truth_in(folder, "v")

@@ -20,7 +20,6 @@ class Scores(ABC):
 
     Attributes:
         compared: the score by which models and images are compared: in 0..1, higher is better.
-        headline: the means in the log's lines, on the report's tiles and in the card.
         beside_image: the keys of the few scores of an image alone; images are sorted by the first one.
         recorded_by_name: the keys of the scores of each class that metrics.jsonl and the trackers have.
         has_background: whether the first class is the background.
@@ -31,7 +30,6 @@ class Scores(ABC):
     """
 
     compared: ClassVar[Column]
-    headline: Sequence[Column]
     beside_image: Sequence[str] = ()
     recorded_by_name: Sequence[str] = ()
     has_background: ClassVar[bool] = True
@@ -55,6 +53,11 @@ class Scores(ABC):
     def finish_image(self, index: int) -> None:
         """Count what depends on the whole image, after its last part; most tasks have counted all by then."""
         return
+
+    @property
+    @abstractmethod
+    def headline(self) -> Sequence[Column]:
+        """The means in the log's lines, on the report's tiles and in the card."""
 
     @property
     @abstractmethod

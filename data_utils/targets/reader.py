@@ -30,25 +30,31 @@ class TargetReader(ABC):
     """Reads the targets of a data set, and knows their meaning.
 
     Attributes:
-        target: the kind of target that is read.
         has_classes: whether the values of masks are classes: few, and not smoothed.
         may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None if values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty if values are no classes.
         takes_points: whether the reader reads points, from records that hold them, instead of masks. Their targets have
             the size of the network's input in evaluation too.
-        mirrors: whether a mirrored image has a valid target, so that augmentation may mirror.
         checks: functions of `Findings`, each of which gives lines on likely mistakes in the targets.
     """
 
-    target: ClassVar[type[Target]]
     has_classes: ClassVar[bool] = False
     may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
     takes_points: ClassVar[bool] = False
-    mirrors: bool = True
     checks: ClassVar[tuple[Callable[[Any], Iterator[str]], ...]] = ()
+
+    @property
+    @abstractmethod
+    def target(self) -> type[Target]:
+        """The kind of target that is read."""
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether a mirrored image has a valid target, so that augmentation may mirror."""
+        return True
 
     @classmethod
     def from_records(

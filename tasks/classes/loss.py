@@ -1,6 +1,7 @@
 """The class of each pixel: cross-entropy and Dice from logits, also where images are labeled for some classes only."""
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,6 +91,20 @@ class Classes(PixelsAndRegions):
         return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
 
 
+class DividedPixels(NamedTuple):
+    """The pixels of partly labeled images.
+
+    Args:
+        labeled: the classes that each image is labeled for; all other pixels are ignored.
+        others: (B, *spatial) bool, the pixels of other classes.
+        flags: (B, num_classes) bool, the classes that each image is labeled for.
+    """
+
+    labeled: ClassTarget
+    others: Tensor
+    flags: Tensor
+
+
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PartlyLabeledClasses(Classes):
     """The loss of `Classes`, if an image may be labeled for only some of the classes.
@@ -106,22 +121,22 @@ class PartlyLabeledClasses(Classes):
 
     target = PartlyLabeledTarget
 
-    def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
-        labeled_target, is_other_class = self._divide(targets)
-        counts = super().counts(labeled_target)
-        counts[0] += is_other_class.sum()
+    def counts(self, targets: ClassTarget) -> Tensor:
+        divided = self._divide(targets)
+        counts = super().counts(divided.labeled)
+        counts[0] += divided.others.sum()
         return counts
 
-    def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
         logits = full_precision(logits)
-        labeled_target, others = self._divide(targets)
-        pixels, *regions = super().partial(logits, labeled_target)
+        labeled, others, flags = self._divide(targets)
+        pixels, *regions = super().partial(logits, labeled)
         log_probs = logits.log_softmax(dim=1)
         pixel_term = self.loss_terms.pixels
         if pixel_term is not None:
             # if an image is labeled for all classes, no pixel counts; the lowest number keeps the gradient finite
             per_pixel = (1,) * (logits.ndim - 2)
-            is_other = ~self._flags_of(targets).view(*logits.shape[:2], *per_pixel)
+            is_other = ~flags.view(*logits.shape[:2], *per_pixel)
             lowest = torch.finfo(logits.dtype).min
             log_others = log_probs.masked_fill(~is_other, lowest).logsumexp(dim=1)
             weights = others.to(logits.dtype)
@@ -133,10 +148,9 @@ class PartlyLabeledClasses(Classes):
         predicted_elsewhere = (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
         return (pixels, *labeled_sums._replace(predicted=labeled_sums.predicted + predicted_elsewhere))
 
-    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:
         """The counts of the pixels whose class the image is labeled for."""
-        labeled_target, _ = self._divide(targets)
-        return super().count_certainty(certainty, prediction, labeled_target)
+        return super().count_certainty(certainty, prediction, self._divide(targets).labeled)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
         classes = len(self.names)
@@ -146,23 +160,16 @@ class PartlyLabeledClasses(Classes):
     def to(self, device: torch.device) -> "PartlyLabeledClasses":
         return replace(self, weights=self.class_weights.to(device), flags=self.flags.to(device))
 
-    def _flags_of(self, targets: PartlyLabeledTarget) -> Tensor:
-        """(B, num_classes) bool, the classes that each image is labeled for."""
-        return self.flags[targets.label_set.long()]
-
-    def _divide(self, targets: PartlyLabeledTarget) -> tuple[ClassTarget, Tensor]:
-        """Divide the pixels into labeled classes and others.
-
-        Returns:
-            The target of the classes that each image is labeled for, with all other pixels ignored; and (B, *spatial)
-            bool, the pixels of other classes.
-        """
+    def _divide(self, targets: ClassTarget) -> DividedPixels:
+        """Divide the pixels into labeled classes and others."""
+        assert isinstance(targets, PartlyLabeledTarget)
+        flags = self.flags[targets.label_set.long()]
         mask = targets.mask.long()
         is_valid = mask != IGNORE_INDEX
         truth = mask.where(is_valid, 0)
-        is_labeled = self._flags_of(targets).gather(1, truth.flatten(1)).view_as(mask)
-        labeled_target = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
-        return labeled_target, is_valid & ~is_labeled
+        is_labeled = flags.gather(1, truth.flatten(1)).view_as(mask)
+        labeled = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
+        return DividedPixels(labeled, is_valid & ~is_labeled, flags)
 
 
 def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

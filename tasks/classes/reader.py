@@ -39,7 +39,7 @@ class ClassReader(LabelReader):
         return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
 
     @property
-    def target(self) -> type[ClassTarget | PartlyLabeledTarget]:  # type: ignore[override]
+    def target(self) -> type[ClassTarget | PartlyLabeledTarget]:
         return PartlyLabeledTarget if self.label_sets else ClassTarget
 
     def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:

@@ -118,7 +118,8 @@ class PartlyLabeledScores(ClassScores):
         super().__init__(names, sums, by_image)
         self.flags = flags
 
-    def add(self, prediction: Tensor, target: PartlyLabeledTarget, index: int) -> None:  # type: ignore[override]  # its own target
+    def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
+        assert isinstance(target, PartlyLabeledTarget)
         is_labeled = self.flags[target.label_set.long()][0]
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
         counts = ClassCounts.from_matrix(matrix)

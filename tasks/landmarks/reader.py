@@ -88,7 +88,7 @@ class PointReader(TargetReader):
         return self.landmarks.names
 
     @property
-    def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the points
+    def mirrors(self) -> bool:
         return self.landmarks.mirrors
 
     def at_size(self, size: Sequence[float]) -> PointReader:

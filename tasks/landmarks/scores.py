@@ -115,7 +115,7 @@ class LandmarkScores(Scores):
         return {"unit": self.unit, **self.values, "by_landmark": self.by_name()}
 
     @property
-    def headline(self) -> Sequence[Column]:  # type: ignore[override]  # it is computed
+    def headline(self) -> Sequence[Column]:
         columns = [
             Column("mean_radial_error", f"mean radial error ({self.unit})", ".2f"),
             Column("median_radial_error", f"median radial error ({self.unit})", ".2f"),

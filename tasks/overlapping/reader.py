@@ -161,7 +161,7 @@ class OverlapReader(LabelReader):
         return pack_target(target)
 
     @property
-    def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the classes
+    def mirrors(self) -> bool:
         return self.sides is None or self.sides.mirrors
 
     @property

@@ -19,7 +19,6 @@ from runtime.errors import ImageError
 from tasks import new_format
 from tasks.job import OVERLAY, Job
 from tasks.prediction_files import OVERLAY_LEVEL
-from tasks.prediction_format import LegendEntry, MaskFormat
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000
@@ -72,15 +71,12 @@ class PagePredictor:
         """The pictures of a prediction that was written, with the meaning of their colors; to be shown with STYLE."""
         output_format = self.output_format
         figures = [_figure("Overlay", read_image(job.file(OVERLAY), job.image.name))]
-        if isinstance(output_format, MaskFormat):
-            labels = output_format.read_written(job).labels
-            figures.insert(0, _figure("Mask", output_format.colors[output_format.shades(labels)]))
-            legend = output_format.legend_entries(labels)
-        else:
-            pairs = zip(output_format.colors.tolist(), output_format.names, strict=True)
-            legend = [LegendEntry(tuple(color), name) for color, name in pairs]
+        labels = output_format.read_written(job).labels
+        mask = output_format.mask_picture(labels)
+        if mask is not None:
+            figures.insert(0, _figure("Mask", mask))
         items = []
-        for color, text in legend:
+        for color, text in output_format.legend_entries(labels):
             square = "" if color is None else f'<span style="background: rgb{color}"></span>'
             items.append(f"<li>{square}{escape(text)}</li>")
         return f'<div class="pictures">{"".join(figures)}</div><ul class="classes">{"".join(items)}</ul>'

@@ -30,7 +30,7 @@ from tasks.classes.loss import Classes
 from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import AnnotatedObjects, class_indices
-from tasks.prediction_format import MaskFormat
+from tasks.prediction_format import PredictionFormat
 
 # names of folders that say whether images or masks lie there
 FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
@@ -52,7 +52,7 @@ class TruthFolder:
     """
 
     folder: Path
-    output_format: MaskFormat
+    output_format: PredictionFormat
     mask_suffix: str | None = None
     rules: InputRules = field(default_factory=InputRules)
 

@@ -9,29 +9,27 @@ from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.layout import without_image_roots
 from data_utils.sources.folder import composed
 from data_utils.sources.points.nnlandmark import case_name
+from data_utils.sources.points.table import PointTable
 from inference.inputs import input_stem
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job, PointRow
-from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.write import read_true_points
 
 
 @dataclass(frozen=True)
 class TruePoints:
-    """The file or folder of true points."""
+    """The file or folder of true points, and the table of those of all images."""
 
     path: Path
-    task: Landmarks
+    table: PointTable
 
     def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
 
         Raises DataError for inputs that the table does not list.
         """
-        table = read_true_points(self.path, self.task)
         rows: dict[str, list[int]] = {}
-        for row, image in enumerate(table.images):
+        for row, image in enumerate(self.table.images):
             rows.setdefault(_stem(image), []).append(row)
         jobs: list[Job] = []
         missing: list[str] = []
@@ -41,7 +39,7 @@ class TruePoints:
             for job in pages:
                 stem = _stem(str(job.image))
                 candidates = rows.get(stem) or rows.get(case_name(stem), [])
-                found = _find_row(table.images, candidates, job.image, folders)
+                found = _find_row(self.table.images, candidates, job.image, folders)
                 if found is None or image_by_row.setdefault(found, job.image) != job.image:
                     missing.append(str(job.image))
                 else:

@@ -18,9 +18,7 @@ from inference.written_files import check_disk, check_unfinished, check_written
 from runtime.console import say
 from runtime.files import remove_leftovers
 from tasks.job import Job
-from tasks.landmarks.write import PointFormat
 from tasks.polygons import check_places
-from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
 
 INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
@@ -89,11 +87,11 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     inputs = jobs_of_files(files, args.file or args.output, rules)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
-    elif isinstance(output_format, PointFormat):
-        jobs = TruePoints(args.truth, output_format.task).with_truths(inputs)
     else:
-        assert isinstance(output_format, MaskFormat)
-        truths = TruthFolder(args.truth, output_format, args.mask_suffix, rules)
+        points = output_format.true_points(args.truth)
+        truths: TruePoints | TruthFolder = TruthFolder(args.truth, output_format, args.mask_suffix, rules)
+        if points is not None:
+            truths = TruePoints(args.truth, points)
         jobs = truths.with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]

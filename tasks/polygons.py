@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from data_utils.image_io.places import Place
 from runtime.errors import DataError, one_line
 from runtime.files import replace_path
 from tasks.job import Job
-from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction import PredictedImage
 
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
@@ -21,7 +21,18 @@ POLYGONS = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
 POLYGON = 3  # its number in WKB, well-known binary
 Properties = dict[str, int | str]  # the properties of a polygon
-AreaProperties = Callable[[int, int, Prediction], Properties]
+
+
+class Areas(NamedTuple):
+    """Areas of an image, each a set of pixels of one number that are connected by their sides.
+
+    Args:
+        numbers: (H, W) uint8 or int32, the number of each pixel's area, 0 for none.
+        properties: of the numbers from 1.
+    """
+
+    numbers: np.ndarray
+    properties: Sequence[Properties]
 
 
 class Polygon(NamedTuple):
@@ -35,36 +46,27 @@ class Polygon(NamedTuple):
     properties: Properties
 
 
-def save_polygons(
-    image: PredictedImage, extension: str, layers: Iterable[np.ndarray], properties: AreaProperties
-) -> None:
-    """Write each area of a raster's prediction as a polygon.
-
-    An area is a set of pixels of one number that are connected by their sides.
-
-    Args:
-        layers: (H, W) uint8 or int32 each: the number of each pixel's area, 0 for none.
-        properties: returns the properties of an area, given its layer and number.
-    """
+def save_polygons(image: PredictedImage, extension: str, layers: Iterable[Areas]) -> None:
+    """Write each area of a raster's prediction as a polygon."""
     job = image.job
     assert job.place is not None
     load_rasterio(job.name)
     with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"):
-        polygons = _polygons(image, layers, properties)
+        polygons = _polygons(image, layers)
         if extension == GEOJSON:
             write_geojson(path, job.place, polygons)
         else:
             write_geopackage(path, job, polygons)
 
 
-def _polygons(image: PredictedImage, layers: Iterable[np.ndarray], properties: AreaProperties) -> Iterator[Polygon]:
+def _polygons(image: PredictedImage, layers: Iterable[Areas]) -> Iterator[Polygon]:
     from rasterio import Affine
     from rasterio.features import shapes
 
     assert image.job.place is not None
     transform = Affine(*image.job.place.transform)
     is_mirrored = transform.determinant > 0  # rows run north, so that outlines run clockwise
-    for layer, numbers in enumerate(layers):
+    for numbers, properties in layers:
         inside = numbers > 0
         if image.missing is not None:
             inside &= ~image.missing
@@ -72,7 +74,7 @@ def _polygons(image: PredictedImage, layers: Iterable[np.ndarray], properties: A
             rings = geometry["coordinates"]
             if is_mirrored:
                 rings = [ring[::-1] for ring in rings]
-            yield Polygon(rings, properties(layer, int(number), image.prediction))
+            yield Polygon(rings, properties[int(number) - 1])
 
 
 def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None:

@@ -13,12 +13,13 @@ from PIL import Image
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.drawing import legend, outlined_overlay, volume_page
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
-from tasks.polygons import POLYGONS, Properties, save_polygons
+from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_overlay, save_probabilities, save_values, values_of_labels
 from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
@@ -48,6 +49,7 @@ class PredictionFormat(ABC):
         colors: (N, 3) uint8, one for each name.
         mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
         class_folders: the folder of each class's masks, if each class has its own masks.
+        true_class_map: the classes of a model of classes, whose true masks may be annotations; else None.
         joined_files: the names of the files that join the results of all images.
         object_classes: the classes of numbered objects, which --coco collects; empty if there are none.
     """
@@ -58,6 +60,7 @@ class PredictionFormat(ABC):
     unsupported: ClassVar[Mapping[str, str]] = {}
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
+    true_class_map: ClassMap | None = None
     joined_files: Sequence[str] = ()
     object_classes: Sequence[str] = ()
     names: Sequence[str]
@@ -93,6 +96,18 @@ class PredictionFormat(ABC):
         """The meaning of the colors of overlays; None if they have no meaning."""
         return legend(self.names, self.colors)
 
+    def mask_picture(self, labels: np.ndarray) -> np.ndarray | None:
+        """The colors of a prediction (H, W) alone, uint8 (H, W, 3); None for points, which only an overlay shows."""
+        return None
+
+    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
+        """What a page says below the picture of a prediction: the name of each color."""
+        return [LegendEntry(tuple(color), name) for color, name in zip(self.colors.tolist(), self.names, strict=True)]
+
+    def true_points(self, path: Path) -> PointTable | None:
+        """The true points of all images in a file or folder; None if predictions are compared with masks."""
+        return None
+
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
         return
@@ -122,14 +137,12 @@ class MaskFormat(PredictionFormat):
 
     Attributes:
         reader: reads such masks, and true ones.
-        true_class_map: the classes of a model of classes, whose true masks may be annotations; else None.
         written_values: the values that masks hold, if they are values of classes.
     """
 
     outputs = "masks"
     writes_rasters = True
     reader: MaskReader
-    true_class_map: ClassMap | None = None
     written_values: Sequence[MaskValue] = ()
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
@@ -153,18 +166,17 @@ class MaskFormat(PredictionFormat):
         """Rows (n, W, 3) uint8 of an image with rows (n, W) of `drawn` on them."""
         return outlined_overlay(image, drawn, self.colors)
 
+    def mask_picture(self, labels: np.ndarray) -> np.ndarray:
+        return self.colors[self.shades(labels)]
+
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
-        """The share of each name in a prediction (H, W), for a page."""
         shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
         return legend_of_shares(self.colors, self.names, shares.tolist())
 
-    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
-        """The areas that polygons outline in a prediction (H, W): layers of numbers, uint8 or int32, 0 for no area."""
-        yield self.shades(labels)
-
-    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
-        """The properties of an area of `areas`, given its number."""
-        return {"value": number}
+    def areas(self, prediction: Prediction) -> Iterator[Areas]:
+        """The areas of a prediction (H, W) that polygons outline; several where classes overlap."""
+        properties: list[Properties] = [{"class": name} for name in self.names[1:]]
+        yield Areas(self.shades(prediction.labels), properties)
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job
@@ -177,9 +189,7 @@ class MaskFormat(PredictionFormat):
             elif extension == UNCERTAINTY and prediction.uncertainty is not None:
                 save_values(job, job.file(extension), prediction.uncertainty)
             elif extension in POLYGONS:
-                save_polygons(image, extension, self.areas(prediction.labels), self.area_properties)
-            elif extension in self.extensions:
-                self.write_table(image)
+                save_polygons(image, extension, self.areas(prediction))
         self.write_mask(image)
 
     def _write_overlay(self, image: PredictedImage) -> None:
@@ -191,9 +201,6 @@ class MaskFormat(PredictionFormat):
         picture = volume_page(voxels, self.shades(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
-
-    def write_table(self, image: PredictedImage) -> None:
-        """Write the file of `extensions`; most masks stand alone."""
 
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""

@@ -10,7 +10,7 @@ from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
 from tasks.drawing import class_colors
-from tasks.polygons import Properties
+from tasks.polygons import Areas, Properties
 from tasks.prediction import Prediction
 from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
@@ -36,13 +36,11 @@ class ClassFormat(MaskFormat):
             raise ImageError("the model's classes are colors, which the mask of a volume cannot hold")
         return self.class_map.decode(labels)
 
-    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
+    def areas(self, prediction: Prediction) -> Iterator[Areas]:
         numbers = np.arange(1, len(self.names) + 1, dtype=np.uint8)
-        for index, name in enumerate(self.names):
+        properties: list[Properties] = []
+        for index, (name, value) in enumerate(zip(self.names, self.class_map.values, strict=True)):
             if is_background(name):
                 numbers[index] = 0
-        yield numbers[labels]
-
-    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
-        value = self.class_map.values[number - 1]
-        return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
+            properties.append({"class": name, "value": value if isinstance(value, int) else value_text(value)})
+        yield Areas(numbers[prediction.labels], properties)

@@ -25,7 +25,7 @@ from tasks.objects.labels import LabeledObjects, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import COLORS, outline_objects, shade_objects
-from tasks.polygons import Properties
+from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_values, values_of_labels
 from tasks.prediction_format import LegendEntry, MaskFormat
@@ -106,11 +106,16 @@ class ObjectFormat(MaskFormat):
             return super().written_mask(job)
         return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.object_classes))
 
-    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
-        yield label_numbers(labels)
+    def areas(self, prediction: Prediction) -> Iterator[Areas]:
+        properties: list[Properties] = []
+        for detected in prediction.objects:
+            properties.append({"number": detected.number, "class": self.names[detected.class_index]})
+        yield Areas(label_numbers(prediction.labels), properties)
 
-    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
-        return {"number": number, "class": self.names[prediction.objects[number - 1].class_index]}
+    def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        if TABLE in extensions:
+            self.write_table(image)
+        super().write(image, extensions)
 
     def write_mask(self, image: PredictedImage) -> None:
         job = image.job
@@ -130,6 +135,7 @@ class ObjectFormat(MaskFormat):
             other.unlink(missing_ok=True)  # an earlier call may have written it
 
     def write_table(self, image: PredictedImage) -> None:
+        """Write a row for each object."""
         header = None
         columns: Sequence[str] = IMAGE_COLUMNS
         if image.job.volume is not None:

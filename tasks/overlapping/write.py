@@ -19,7 +19,7 @@ from tasks.job import MASK, Job, MaskFile
 from tasks.overlapping.loss import Overlapping, regions_of_model
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.target import Region
-from tasks.polygons import Properties
+from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_values, values_of_labels, write_pages
 from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
@@ -110,12 +110,9 @@ class OverlapFormat(BitFormat):
             return layered_label(files, range(len(files)))
         return ClassMasks(tuple(map(PageFile, files)), tuple(range(len(files))))
 
-    def areas(self, labels: np.ndarray) -> Iterator[np.ndarray]:
-        for bit in range(len(self.classes)):
-            yield self.class_mask(bit, labels)
-
-    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
-        return {"class": self.classes[layer]}
+    def areas(self, prediction: Prediction) -> Iterator[Areas]:
+        for bit, name in enumerate(self.classes):
+            yield Areas((prediction.labels >> bit & 1).astype(np.uint8), [{"class": name}])
 
 
 class PageFormat(OverlapFormat):
@@ -162,8 +159,11 @@ class RegionFormat(BitFormat):
         ignored = tuple(value for value in values if isinstance(value, int))
         return cls(regions_of_model(config), ignored)
 
-    def area_properties(self, layer: int, number: int, prediction: Prediction) -> Properties:
-        return {"class": self.names[number], "value": self.values[number]}
+    def areas(self, prediction: Prediction) -> Iterator[Areas]:
+        properties: list[Properties] = []
+        for name, value in zip(self.classes, self.values[1:], strict=True):
+            properties.append({"class": name, "value": value})
+        yield Areas(self.shades(prediction.labels), properties)
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         largest = max(self.values[1:])

@@ -29,7 +29,7 @@ from tasks.classes.write import ClassFormat
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat
-from tasks.polygons import Polygon, save_polygons, write_geojson
+from tasks.polygons import Areas, Polygon, save_polygons, write_geojson
 from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
 
@@ -59,8 +59,8 @@ def outlined(folder, mask, place=IN_PIXELS):
     """Number and rings of the areas of a mask."""
     job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
     image = PredictedImage(job, mask.shape, Prediction(mask))
-    layers = [mask.astype(np.int32)]
-    save_polygons(image, ".geojson", layers, lambda layer, number, prediction: {"number": number})
+    properties = [{"number": number} for number in range(1, mask.max() + 1)]
+    save_polygons(image, ".geojson", [Areas(mask.astype(np.int32), properties)])
     features = json.loads((folder / "a.geojson").read_text())["features"]
     return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
 

@@ -9,6 +9,7 @@ import pytest
 from data_utils.class_map import ClassMap
 from runtime.errors import ImageError
 from tasks.classes.write import ClassFormat
+from tasks.prediction import Prediction
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 
@@ -45,7 +46,9 @@ def test_a_volume_of_classes_of_colors_is_refused():
     ids=["colors", "numbers"],
 )
 def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, properties):
-    assert output_format.area_properties(0, number, None) == properties
+    (areas,) = output_format.areas(Prediction(np.array([[number - 1]], np.uint8)))
+    assert areas.numbers.tolist() == [[number]]
+    assert areas.properties[number - 1] == properties
 
 
 @pytest.mark.parametrize(
@@ -58,5 +61,5 @@ def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, 
     ids=["a background", "two", "none"],
 )
 def test_areas_are_those_of_all_classes_but_the_background(names, areas):
-    (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(ROWS)
-    assert found.tolist() == areas
+    (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(Prediction(ROWS))
+    assert found.numbers.tolist() == areas

@@ -29,7 +29,7 @@ def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") ->
     for job in jobs:
         assert job.root is not None
         inputs.append([replace(job, output=job.root / stem) if stem else job])
-    return TruePoints(path, task).with_truths(inputs)
+    return TruePoints(path, read_true_points(path, task)).with_truths(inputs)
 
 
 def write_noses(file: Path, *images: str) -> None:

@@ -111,6 +111,6 @@ def test_outlines_of_a_class_that_may_overlap_have_its_color():
 
 
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
-    masks = list(OverlapFormat(NINE_CLASSES).areas(np.array([[256, 1, 257, 0]], np.int32)))
-    assert masks[8].tolist() == [[255, 0, 255, 0]]
-    assert masks[0].tolist() == [[0, 255, 255, 0]]
+    areas = list(OverlapFormat(NINE_CLASSES).areas(Prediction(np.array([[256, 1, 257, 0]], np.int32))))
+    assert areas[8].numbers.tolist() == [[1, 0, 1, 0]]
+    assert areas[0].numbers.tolist() == [[0, 1, 1, 0]]

@@ -61,6 +61,7 @@ def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp
         (["--lernrate", "1"], "unknown argument --lernrate"),
         (["--batch-size", "0"], "'0' is not a whole number of at least 1"),
         (["--learning-rate", "-1"], "'-1' is not a number above 0"),
+        (["--task", "boxes"], "argument --task: 'boxes' is not one of"),
         (["--norm", "layer"], "'layer' is not one of batch, group, instance"),
         (["--image-size", "32"], "expected 2 arguments"),
         (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
@@ -86,18 +87,6 @@ def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):
 def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
     with pytest.raises(SettingsError, match=r"--scale 0\.01: makes images of 40 x 56 pixels as small as 1 x 1"):
         run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.01")
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("nowhere", "nowhere is not there; expected `shapes`, a folder"),
-        ("empty", "empty has no folder of images or masks"),
-    ],
-)
-def test_a_folder_without_data_is_refused(tmp_path, name, line):
-    (tmp_path / "empty").mkdir()
-    assert line in refusal(tmp_path / name, tmp_path / "run")
 
 
 def test_a_folder_that_is_not_there_ends_the_script_in_one_line(tmp_path, fails_with):
@@ -131,25 +120,6 @@ def refusal(dataset: Path, output: Path, *flags: str) -> str:
 )
 def test_a_flag_that_does_not_suit_the_data_is_refused(data, tmp_path, flags, line):
     assert line in refusal(data, tmp_path / "run", *flags)
-
-
-def test_a_mask_of_another_size_is_refused(data, tmp_path):
-    Image.fromarray(np.zeros((40, 50), np.uint8)).save(data / "masks" / "cell_03.png")
-    line = "cell_03.png: image is 40 x 56, its mask 40 x 50 (height x width)"
-    assert line in refusal(data, tmp_path / "run")
-
-
-def test_a_mask_with_a_value_of_no_class_is_refused(data, tmp_path):
-    mask = np.zeros((40, 56), np.uint8)
-    mask[0, 0] = 37
-    Image.fromarray(mask).save(data / "masks" / "cell_03.png")
-    line = refusal(data, tmp_path / "run", "--classes", "0=background,255=cell")
-    assert "cell_03.png: mask values 37 belong to no class; classes are 0, 255" in line
-
-
-def test_a_mask_that_is_empty_is_refused(data, tmp_path):
-    (data / "masks" / "cell_03.png").write_bytes(b"")
-    assert "cell_03.png: mask cannot be read (empty, not an image" in refusal(data, tmp_path / "run")
 
 
 def test_a_pixel_that_is_no_number_is_named(data, tmp_path, fails_with):

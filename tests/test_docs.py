@@ -197,13 +197,10 @@ def known_flags() -> set[str]:
     return flags
 
 
-def test_commands_are_found_to_be_checked():
+def test_commands_and_links_are_found_to_be_checked():
     """The tests above go over what these patterns find."""
     assert sum(len(blocks(page)) for page in PAGES) > 20
     assert sum(len(inline(page)) for page in PAGES) > 5
-
-
-def test_links_are_found_to_be_checked():
     assert len(re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text())) > 5
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,48 +102,24 @@ def built(tmp_path_factory) -> Path:
     return Path(build.build_lib) / NAME
 
 
-def test_the_package_holds_the_scripts_beside_its_own_modules(built):
+def test_the_package_holds_scripts_modules_profiles_and_templates(built):
     scripts = {f"{name}.py" for name in ("train", "predict", "app", "compare", "review")}
     own = {file.name for file in (ROOT / "installed").glob("*.py")}
-    assert "__init__.py" in own
-    assert len(own) > 1
     assert set(os.listdir(built)) == scripts | own | {"accelerate_configs", "runtime", "train_utils"}
-
-
-def test_the_package_holds_all_modules_of_its_packages(built):
     assert {file.name for file in (built / "runtime").iterdir()} == {file.name for file in ROOT.glob("runtime/*.py")}
-
-
-def test_the_package_holds_profiles_with_templates(built):
     assert (built / "train_utils" / "reporting" / "templates" / "report.css").is_file()
     assert (built / "accelerate_configs" / "cpu.yaml").is_file()
-
-
-def test_the_package_holds_modules_as_they_are_installed(built):
     source = (ROOT / "runtime" / "machine.py").read_text(encoding="utf-8")
     assert (built / "runtime" / "machine.py").read_text(encoding="utf-8") == as_installed(source) != source
 
 
-@pytest.fixture
-def package_names(monkeypatch) -> list[str]:
+def test_the_packages_are_the_scripts_and_all_folders_of_modules(monkeypatch):
     monkeypatch.chdir(ROOT)
-    return packages()
-
-
-def test_the_packages_begin_with_the_scripts(package_names):
-    assert package_names[:3] == ["unet_accelerate", "unet_accelerate.accelerate_configs", "unet_accelerate.runtime"]
-
-
-@pytest.mark.parametrize(
-    "place", ["unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.comparison"]
-)
-def test_the_packages_are_all_folders_of_modules(package_names, place):
-    assert f"unet_accelerate.{place}" in package_names
-    assert len(set(package_names)) == len(package_names)
-
-
-def test_the_packages_hold_no_tests_or_benchmarks(package_names):
-    assert not [name for name in package_names if "tests" in name or "benchmarks" in name]
+    names = packages()
+    assert names[:3] == ["unet_accelerate", "unet_accelerate.accelerate_configs", "unet_accelerate.runtime"]
+    for place in ("unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.comparison"):
+        assert names.count(f"unet_accelerate.{place}") == 1
+    assert not [name for name in names if "tests" in name or "benchmarks" in name]
 
 
 TRAINING = ["datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"]
@@ -189,29 +164,20 @@ def test_a_command_whose_part_is_not_installed_does_not_begin(calls, monkeypatch
     assert calls == []
 
 
-@pytest.fixture
-def import_without(calls, monkeypatch) -> Callable[[str | None], None]:
-    """Sets a module that the script of a command lacks; None: the error does not name it."""
+@pytest.mark.parametrize(
+    ("module", "error", "line"),
+    [
+        ("tensorboard.plugins", SettingsError, r"tensorboard is not installed: pip install 'unet_accelerate\[train\]'"),
+        ("cv2", ModuleNotFoundError, "No module named 'cv2'"),  # no part brings it
+        (None, ModuleNotFoundError, "No module named None"),
+    ],
+)
+def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(monkeypatch, calls, module, error, line):
+    def import_script(name: str, package: str) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    def set_missing(module: str | None) -> None:
-        def import_script(name: str, package: str) -> None:
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-        monkeypatch.setattr(commands, "import_module", import_script)
-
-    return set_missing
-
-
-def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(import_without):
-    import_without("tensorboard.plugins")
-    with pytest.raises(SettingsError, match=r"^tensorboard is not installed: pip install 'unet_accelerate\[train\]'$"):
-        commands.predict()
-
-
-@pytest.mark.parametrize(("module", "name"), [("cv2", "'cv2'"), (None, "None")])
-def test_a_package_that_no_part_brings_is_missed_as_python_says(import_without, module, name):
-    import_without(module)
-    with pytest.raises(ModuleNotFoundError, match=f"^No module named {name}$"):
+    monkeypatch.setattr(commands, "import_module", import_script)
+    with pytest.raises(error, match=f"^{line}$"):
         commands.predict()
 
 
@@ -262,25 +228,12 @@ def trained_folder(environment, data, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "predict", "export"])
-def test_an_installed_command_shows_its_flags(environment, tmp_path, name):
-    assert "usage: " in call(environment / "bin" / f"unet-{name}", "--help", folder=tmp_path).stdout
-
-
-@pytest.mark.slow
-def test_the_installed_package_trains(trained_folder):
+def test_the_installed_package_trains_predicts_and_exports(environment, data, trained_folder, tmp_path):
     assert (trained_folder / "run" / "report.html").is_file()
-
-
-@pytest.mark.slow
-def test_the_installed_package_predicts(environment, data, trained_folder, tmp_path):
     flags = ["--model", "run/model", "--input", data / "images", "--output", tmp_path / "masks"]
     call(environment / "bin" / "unet-predict", *flags, folder=trained_folder)
-
-
-@pytest.mark.slow
-def test_the_installed_package_exports(environment, trained_folder, tmp_path):
     call(environment / "bin" / "unet-export", "run/model", tmp_path / "model.onnx", folder=trained_folder)
+    assert "usage: " in call(environment / "bin" / "unet-train", "--help", folder=tmp_path).stdout
 
 
 @pytest.mark.slow
@@ -325,15 +278,11 @@ def test_prediction_needs_no_part(environment, data, trained_folder, tmp_path, w
 
 @pytest.mark.slow
 def test_a_part_that_is_not_installed_is_named(environment, data, tmp_path, without_parts):
-    result = run(environment / "bin" / "unet-train", "--dataset", data, *TINY, folder=tmp_path, **without_parts)
-    assert result.returncode == 1, result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr
+    train = environment / "bin" / "unet-train"
+    result = run(train, "--dataset", data, *TINY, folder=tmp_path, **without_parts)
     assert f"is not installed: pip install '{NAME}[train]'" in result.stderr
-
-
-@pytest.mark.slow
-def test_an_encoder_whose_part_is_not_installed_is_refused(environment, data, tmp_path, without_parts):
     flags = ["--dataset", data, *TINY[2:], "--encoder", str(tmp_path), "--tracker", "none"]
-    result = run(environment / "bin" / "unet-train", *flags, folder=tmp_path, **without_parts)
-    assert result.returncode == 1, result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr
+    of_encoder = run(train, *flags, folder=tmp_path, **without_parts)
+    for refused in (result, of_encoder):
+        assert refused.returncode == 1, refused.stderr
+        assert refused.stderr.count("\n") == 1, refused.stderr

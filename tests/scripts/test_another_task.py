@@ -1,7 +1,6 @@
 """A task that the packages do not know, tests/programs/grey_task.py, trains and predicts as classes do."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +13,6 @@ from safetensors.torch import load_file
 from support.in_process import Run, run_train
 from support.launches import PROGRAMS, TINY, launch, predict
 from support.run_files import last_checkpoint, records
-
-from inference import Predictor
-from runtime.errors import ModelError
-from train_utils.settings.starting_point import copy_weights
-from unet import UNet, UNetConfig
 
 GREY_TASK = PROGRAMS / "grey_task.py"
 BRIGHTEST = 255  # more values than classes may have
@@ -67,20 +61,8 @@ def true_masks(folder: Path) -> list[np.ndarray]:
     return [read(file) for file in sorted((folder / "masks").iterdir())]
 
 
-def without_speed(output: Path) -> list[dict]:
-    """The lines of metrics.jsonl, but for what depends on the machine's speed."""
-    return [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in records(output)]
-
-
 def closeness(output: Path) -> list[float]:
     return [record["eval/closeness"] for record in records(output) if "eval/closeness" in record]
-
-
-def stored_weights(output: Path) -> list[bytes]:
-    """The weights and the optimizer of the newest checkpoint, and the best model."""
-    newest = last_checkpoint(output)
-    files = [newest / "model.safetensors", newest / "optimizer.safetensors", output / "model" / "model.safetensors"]
-    return [file.read_bytes() for file in files]
 
 
 class Prediction(NamedTuple):
@@ -153,18 +135,6 @@ def test_config_json_names_every_task_but_classes(grey_run, classes_run):
     assert "task" not in classes_run.config
 
 
-def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(grey_run, waves, tmp_path):
-    output = tmp_path / "run"
-    shutil.copytree(grey_run, output)
-    shutil.rmtree(output / "checkpoints" / "step-00000030")
-    shutil.rmtree(output / "checkpoints" / "step-00000040")
-    # a loader's worker process sends targets to the run, which changes nothing
-    printed = train_grey(waves, output, *FLAGS, "--resume", "auto", "--tracker", "none", "--num-workers", "1")
-    assert "step-00000020, at step 20 of 40" in printed
-    assert without_speed(output) == without_speed(grey_run)
-    assert stored_weights(output) == stored_weights(grey_run)
-
-
 def test_a_checkpoint_of_another_task_is_refused_by_both_names(classes_run, tiny_folder, tmp_path, fails_with):
     arguments = ["train.py", "--task", "grey", "--dataset", tiny_folder, "--output-dir", tmp_path, *SMALL]
     arguments += ["--max-steps", "1", "--tracker", "none", "--resume", last_checkpoint(classes_run.folder)]
@@ -181,34 +151,6 @@ def test_a_model_of_another_task_gives_all_weights_but_its_head(classes_run, tin
     for name, weight in theirs.items():
         is_statistic = "running" in name or "num_batches" in name  # of the images of the one step
         assert is_statistic or torch.equal(ours[name], weight) == (name not in heads), name
-
-
-def test_a_head_of_the_same_shape_is_left_out_where_it_means_something_else():
-    source, model = (UNet(UNetConfig(1, 2, base_channels=4, depth=1, task=task)) for task in (None, {"name": "grey"}))
-    before = model.head.conv.weight.clone()
-    said = copy_weights(source, model)
-    assert "random start for head.conv.weight" in said
-    assert "head.conv.bias" in said
-    assert torch.equal(model.head.conv.weight, before)
-    assert torch.equal(model.stem.conv1.weight, source.stem.conv1.weight)
-
-
-def test_two_processes_evaluate_as_one(grey_run, waves, tmp_path):
-    """5 images, an odd share for either; what one process finds is counted here, from the model that was evaluated."""
-    train_grey(waves, tmp_path, *NO_STEP, "--init-from", grey_run / "model", profile="multi_cpu")
-    best_scores = json.loads((last_checkpoint(tmp_path) / "state.json").read_text())["run"]["best_scores"]
-    model, expected = UNet.from_pretrained(tmp_path / "model"), []
-    for index, mask in enumerate(true_masks(waves / "val")):
-        image = torch.tensor(read(waves / "val" / "images" / f"{index:02}.png"), dtype=torch.uint8)
-        with torch.inference_mode():
-            values = (255 * model(image[None, None])[0, 0].sigmoid()).round().numpy()
-        expected.append(np.abs(values - mask))
-    # float32: another size of a batch may round a value up that is rounded down here
-    closeness_by_image = [[1 - errors.mean() / 255] for errors in expected]
-    np.testing.assert_allclose(best_scores["by_image"], closeness_by_image, rtol=0, atol=1e-5)
-    errors, pixels = best_scores["sums"]
-    assert errors == pytest.approx(sum(errors.sum() for errors in expected), abs=2 * len(expected))
-    assert pixels == sum(errors.size for errors in expected)
 
 
 @pytest.fixture(scope="module")
@@ -259,12 +201,6 @@ def test_scores_of_another_task_are_written(whole, tiled, waves):
 def test_a_script_that_does_not_know_the_task_refuses_its_model(grey_run, waves, tmp_path, fails_with):
     result = predict(grey_run / "model", [waves / "large"], tmp_path / "out")
     fails_with(result, "the model was trained for the task 'grey', which this version does not know", 1)
-
-
-def test_an_ensemble_of_two_tasks_is_refused():
-    classes, grey = (UNet(UNetConfig(1, 2, base_channels=4, depth=1, task=task)) for task in (None, {"name": "grey"}))
-    with pytest.raises(ModelError, match="an ensemble needs models of the same task"):
-        Predictor(classes, ensemble=[grey])
 
 
 def test_boundaries_are_scored_of_classes_alone(grey_run, tiny_folder, tmp_path, fails_with):

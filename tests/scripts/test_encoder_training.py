@@ -68,26 +68,6 @@ def test_run_leaves_a_model_that_needs_no_folder_of_its_encoder(encoder_folders,
     assert (predicted.probabilities == expected.probabilities).all()
 
 
-@pytest.fixture(scope="module")
-def frozen(encoder_folders, data, tmp_path_factory) -> Run:
-    """Two steps with a frozen encoder."""
-    flags = ("--freeze-encoder", "--max-steps", "2", "--ema-decay", "0.9")
-    return run(tmp_path_factory.mktemp("runs") / "frozen", data, "--encoder", encoder_folders["resnet"], *flags)
-
-
-def test_frozen_encoder_is_as_it_was_running_statistics_too(frozen):
-    before, after = frozen.weights(0), frozen.model
-    of_encoder = [name for name in before if name.startswith("encoder.")]
-    assert "of them frozen" in frozen.output
-    assert any("running_var" in name for name in of_encoder)
-    assert all(torch.equal(before[name], after[name]) for name in of_encoder)
-    assert not torch.equal(before["stem.conv1.weight"], after["stem.conv1.weight"])
-
-
-def test_frozen_encoder_has_no_state_of_the_optimizer(frozen):
-    assert not any(name.startswith("encoder.") for name in frozen.tensors(2, "optimizer"))
-
-
 FOUR_STEPS = ("--max-steps", "4", "--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
 
 

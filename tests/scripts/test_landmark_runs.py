@@ -4,7 +4,6 @@ Modules: tasks/landmarks/show.py, tasks/landmarks/write.py.
 """
 
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.in_process import Run, in_float64, run_train
-from support.launches import PROGRAMS, TINY, launch, predict
+from support.in_process import Run, run_train
+from support.launches import TINY, predict
 from support.points import NAMES, SIZE, WRITERS, write_dots
-from support.run_files import records
-from torch import Tensor
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT
@@ -204,17 +201,6 @@ def test_points_of_all_images_are_joined_where_the_format_holds_several(layout, 
     assert joined.is_predicted
 
 
-def test_views_of_an_ensemble_find_the_same_points(run, folder):
-    model, image = run.folder / "model", folder / "images" / "frame_01.png"
-    whole = Predictor.from_pretrained(model).points(image)
-    averaged = Predictor.from_pretrained(model, ensemble=[model], tta=True).points(image)
-    distances = [math.dist(first.position, second.position) for first, second in zip(whole, averaged, strict=True)]
-    table = files.FORMATS["deeplabcut"].read(folder / "points.csv")
-    is_present = table.states[table.images.index("frame_01.png")] == PRESENT
-    assert is_present.any()
-    assert np.array(distances)[is_present].max() < 2
-
-
 @pytest.fixture
 def network() -> UNet:
     """A network for points of which the first two change places in the mirror, with random weights."""
@@ -222,26 +208,6 @@ def network() -> UNet:
     task = Landmarks(NAMES, partners=(1, 0, 2))
     network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config())).eval()
     return network.requires_grad_(False)
-
-
-@pytest.fixture
-def image() -> np.ndarray:
-    """(30, 37, 3), noise."""
-    return np.random.default_rng(0).integers(0, 255, (30, 37, 3), dtype=np.uint8)
-
-
-@pytest.fixture
-def averaged_maps(network, image) -> Tensor:
-    """(3, 30, 37), the mean of the maps of the image and of its mirror image, in which left and right are swapped."""
-    batch = torch.tensor(image).movedim(2, 0)[None].float()
-    mirrored = network(batch.flip(3)).flip(3)[:, [1, 0, 2]]
-    return (network(batch) + mirrored)[0] / 2
-
-
-def test_maps_of_a_batch_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
-    predictor = Predictor(network)
-    (logits,) = predictor.logits_of_batch([predictor.inputs(image)])
-    torch.testing.assert_close(logits, averaged_maps)
 
 
 @pytest.mark.parametrize(("augment", "is_mirrored"), [("none", False), ("mirror", True)])
@@ -274,49 +240,6 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
     assert resumed.exit_code == 0, resumed.output
     for name, weight in run.weights(40).items():
         assert torch.equal(weight, resumed.weights(40)[name])
-
-
-def computed_values(record: dict) -> dict[str, float | None]:
-    """The losses, gradients and scores of a line of metrics.jsonl."""
-    keys = [key for key in record if key in ("train/loss", "train/grad_norm") or key.startswith("eval/")]
-    return {key: record[key] for key in keys}
-
-
-@pytest.mark.slow
-def test_two_processes_compute_what_one_does(folder, tmp_path):
-    """In float64, with points that are absent and a batch that two processes cannot share evenly."""
-    flags = [*TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none", "--log-every", "1", *SPLIT]
-    arguments = ["train.py", "--dataset", folder, "--output-dir", tmp_path / "two", *flags]
-    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    with in_float64():
-        one = run_train(tmp_path / "one", folder, *flags)
-    for first, second in zip(one.records, records(tmp_path / "two"), strict=True):
-        assert computed_values(second) == pytest.approx(computed_values(first), rel=1e-9, abs=1e-9)
-    assert sum(len(computed_values(record)) for record in one.records) > 20
-
-
-@pytest.fixture(scope="module")
-def encoder_run(folder, tmp_path_factory) -> Run:
-    """A run of a fold, with an encoder and an average of weights."""
-    flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--image-size", "64", "64"]
-    flags += ["--ema-decay", "0.9", "--fold", "2/3", "--max-steps", "4", "--batch-size", "4", "--num-workers", "0"]
-    flags += ["--absent", "not-there", "--tracker", "none"]
-    run = run_train(tmp_path_factory.mktemp("runs") / "encoder", folder, *flags)
-    assert run.exit_code == 0, run.output
-    return run
-
-
-@pytest.mark.slow
-def test_points_of_a_network_with_an_encoder_are_those_of_its_onnx_file(encoder_run, folder, tmp_path):
-    model, exported = encoder_run.folder / "model", tmp_path / "model.onnx"
-    assert encoder_run.config["encoder"] is not None
-    assert encoder_run.config["task"]["name"] == "landmarks"
-    points = Predictor.from_pretrained(model).points(folder / "images" / "frame_03.png")
-    assert [point.name for point in points] == list(NAMES)
-    export_onnx(UNet.from_pretrained(model), exported)
-    again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
-    assert np.allclose([point.position for point in points], [point.position for point in again], atol=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -203,16 +203,12 @@ def test_processes_per_volume_make_slabs(run, monkeypatch):
 
 @pytest.mark.flags("--deep-supervision", "--no-deep-supervision")
 def test_deep_supervision_adds_heads_in_training(run):
+    assert parsed().deep_supervision
+    assert not parsed("--no-deep-supervision").deep_supervision
     plain, deep = run("--depth", "4"), run("--depth", "4", "--deep-supervision")
     heads = [f"heads.{level}.conv.{kind}" for level in (0, 1) for kind in ("bias", "weight")]
     assert plain.model.keys() == deep.model.keys()
     assert sorted(deep.weights(1).keys() - plain.weights(1).keys()) == heads
-
-
-@pytest.mark.flags("--deep-supervision", "--no-deep-supervision")
-def test_deep_supervision_is_the_default():
-    assert parsed().deep_supervision
-    assert not parsed("--no-deep-supervision").deep_supervision
 
 
 @pytest.mark.flags("--plan")

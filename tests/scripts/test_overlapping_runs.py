@@ -1,7 +1,6 @@
 """Runs of classes that overlap and of regions: from folders of masks to scores, files and the report.
 
-Modules: tasks/overlapping/write.py, tasks/overlapping/show.py,
-inference/true_masks.py.
+Modules: tasks/overlapping/write.py, tasks/overlapping/show.py, inference/true_masks.py.
 """
 
 import json
@@ -14,9 +13,8 @@ import pytest
 import tifffile
 from PIL import Image
 from support.in_process import Run, run_train
-from support.launches import PROGRAMS, TINY, launch, predict
+from support.launches import TINY, predict
 from support.overlaps import NAMES, labels_of, true_masks, write_overlaps
-from support.run_files import losses
 from support.volumes import case, write_nifti
 
 from inference import Predictor
@@ -179,24 +177,6 @@ def test_run_with_classes_in_another_order_is_no_continuation(run, data, tmp_pat
     half = run.folder / "checkpoints" / "step-00000056"
     with pytest.raises(CheckpointError, match="the checkpoint's classes is"):
         run_train(tmp_path / "other", "--dataset", data, *FLAGS, "--classes", "red,blue,green", "--resume", half)
-
-
-@pytest.mark.slow
-def test_two_processes_compute_what_one_does(data, tmp_path):
-    """In float64, 5 validation images; every score is a whole count, the losses agree."""
-    flags = ["train.py", "--dataset", data, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]
-    flags += ["--log-every", "1"]
-    losses_of_profiles = []
-    scores = []
-    for profile in ("cpu", "multi_cpu"):
-        folder = tmp_path / profile
-        result = launch(PROGRAMS / "in_float64.py", *flags, "--output-dir", folder, profile=profile)
-        assert result.returncode == 0, result.stderr
-        losses_of_profiles.append(losses(folder))
-        state = json.loads((folder / "checkpoints" / "step-00000003" / "state.json").read_text())
-        scores.append(state["run"]["best_scores"]["sums"])
-    assert losses_of_profiles[0] == pytest.approx(losses_of_profiles[1], rel=1e-9)
-    assert scores[0] == scores[1]
 
 
 def test_label_map_of_regions_is_scored_by_region_as_by_label(tmp_path):

@@ -304,12 +304,6 @@ def test_an_ensemble_is_the_mean_of_its_models(model, networks, photos, tmp_path
     np.testing.assert_allclose(np.load(tmp_path / "b.npy"), expected, rtol=0, atol=1e-6)  # float32
 
 
-def test_networks_of_an_ensemble_are_tiled_at_their_own_scale(networks, photos):
-    members, _ = networks  # the third one sees the image in one tile, the others in several
-    tiles = mean_probabilities(members, photos / "b.jpg", tile_size=16, overlap=0)
-    assert np.abs(tiles - mean_probabilities(members, photos / "b.jpg")).max() > 1e-3
-
-
 def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
     UNet(UNetConfig(3, 2, base_channels=4, depth=2)).save_pretrained(tmp_path / "two")
     result = predict(model, [photos], tmp_path / "out", "--ensemble", tmp_path / "two")
@@ -402,20 +396,6 @@ def test_an_output_that_is_there_is_a_file_or_folder_as_it_is(tmp_path):
     (tmp_path / "folder.png").mkdir()
     assert settings_of("--output", str(tmp_path / "old.png")).file == tmp_path / "old.png"
     assert settings_of("--output", str(tmp_path / "folder.png")).file is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "name", "value"),
-    [
-        (["--tile-size", "64"], "tile_size", 64),
-        (["--overlap", "0"], "overlap", 0),
-        (["--polygons"], "polygons", "geojson"),
-        (["--boundary", "--truth", "t"], "boundary", True),
-        (["--boundary", "--truth", "t"], "truth", Path("t")),
-    ],
-)
-def test_flags_are_settings(flags, name, value):
-    assert getattr(settings_of(*flags), name) == value
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from support.flag_runs import Trainer
 from support.run_equality import different_tensors
 
 import train
-from runtime.errors import SettingsError
 from tasks.classes.scores import ClassScores
 from train_utils import checkpoints
 
@@ -61,14 +60,6 @@ def test_resume_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path, mon
     assert different_tensors(resumed.weights(4), whole.weights(4)) == []
 
 
-@pytest.mark.flags("--resume")
-def test_a_folder_of_a_run_is_refused_without_resume(run, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "run.json").write_text("{}")
-    with pytest.raises(SettingsError, match="not an empty folder"):
-        run.fresh(output=tmp_path / "out")
-
-
 @pytest.mark.flags("--eval-every", "--log-every")
 def test_records_come_at_their_intervals_with_the_last_step(run):
     result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
@@ -106,12 +97,6 @@ def test_tracker_writes_its_files(run):
     result = run.fresh("--tracker", "tensorboard")
     assert [*(result.folder / "tensorboard").glob("events.out.tfevents*")]
     assert not (run().folder / "tensorboard").exists()
-
-
-@pytest.mark.flags("--tracker")
-def test_tracker_that_is_unknown_is_refused(run):
-    with pytest.raises(SettingsError, match="--tracker nothing is unknown"):
-        run.fresh("--tracker", "nothing")
 
 
 @pytest.mark.flags("--deterministic")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from accelerate import Accelerator
 from PIL import Image
 from support.folders import write_folder
 from support.in_process import Run, run_train
@@ -31,7 +30,6 @@ from data_utils.image_io import windowed
 from runtime.errors import SettingsError
 from tasks.charts import matrix_picture
 from tasks.classes.show import ClassSection
-from train_utils import step
 from train_utils.run_log import Tracker
 from unet import UNet
 
@@ -152,28 +150,6 @@ def test_running_statistics_are_averaged_too(evaluated_runs):
     assert evaluated_runs.once.tensors(3, "average").keys() == floats
 
 
-def test_dropout_draws_by_seed_step_process(tmp_path, monkeypatch):
-    write_folder(tmp_path / "data", 6, seed=0, size=(16, 24))
-    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
-    seeds: list[int] = []
-    add_gradients = step.add_gradients
-
-    def noted_step(*arguments, **options) -> torch.Tensor:
-        seeds.append(torch.initial_seed())
-        return add_gradients(*arguments, **options)
-
-    monkeypatch.setattr(step, "add_gradients", noted_step)
-    flags = ["--dataset", tmp_path / "data", "--base-channels", "2", "--depth", "1", "--plan", "none"]
-    flags += ["--tracker", "none", "--num-workers", "0", "--batch-size", "4", "--max-steps", "2", "--dropout", "0.5"]
-    for number, (seed, process) in enumerate([("0", 0), ("0", 0), ("1", 0), ("0", 3)]):
-        with monkeypatch.context() as patch:
-            patch.setattr(Accelerator, "process_index", process)
-            assert run_train(tmp_path / str(number), *flags, "--seed", seed).exit_code == 0
-    assert seeds[:2] == seeds[2:4]
-    assert len(seeds) == 8
-    assert len(set(seeds)) == 6  # those of a seed, step or process are no other's
-
-
 def test_predict_reproduces_the_score_that_training_reported(trained_run, tiny_folder, tmp_path):
     best = max(record["eval/mean_iou"] for record in records(trained_run) if "eval/mean_iou" in record)
     data = tiny_folder / "val"
@@ -288,14 +264,6 @@ def test_a_micro_batch_that_contradicts_the_profile_is_refused(tiny_folder, tmp_
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2")
     with pytest.raises(SettingsError, match="but the launch profile sets 2"):
         run_train(tmp_path / "run", "--dataset", tiny_folder, *ACCUMULATED, "--micro-batch-size", "4")
-
-
-def test_bfloat16_profile_trains_here(tiny_folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
-    assert run.exit_code == 0, run.output
-    assert "mixed_precision bf16" in run.output
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Volumes through prediction: tiles, strips, masks on their own grid, names of files, scores.
 
-Modules: tasks/prediction_files.py, tasks/scoring/surfaces.py.
+Modules: tasks/prediction_files.py, tasks/scoring/boundary.py.
 """
 
 import json
@@ -232,16 +232,12 @@ def written(request, tmp_path_factory) -> WrittenVolume:
     return WrittenVolume(image, job, predictor.mask(job.image))
 
 
-def test_a_mask_has_the_grid_of_its_volume(written):
+def test_a_mask_has_the_grid_and_the_header_of_its_volume(written):
     mask = nibabel.load(written.job.file(MASK))
     assert mask.shape == written.image.shape
     np.testing.assert_array_equal(mask.affine, nibabel.load(written.job.image).affine)
-
-
-def test_a_mask_has_the_header_of_its_volume(written):
-    header = nibabel.load(written.job.file(MASK)).header
-    assert header["descrip"] == b"of a phantom"
-    assert header.get_xyzt_units() == written.image.header.get_xyzt_units()
+    assert mask.header["descrip"] == b"of a phantom"
+    assert mask.header.get_xyzt_units() == written.image.header.get_xyzt_units()
 
 
 def test_a_mask_of_a_volume_holds_the_values_of_classes(written):
@@ -457,11 +453,6 @@ def surface(mask: np.ndarray) -> np.ndarray:
     return np.argwhere(mask & ~inner)
 
 
-SPACINGS = pytest.mark.parametrize(
-    ("seed", "spacing"), [(0, (1.0, 1.0, 1.0)), (1, (3.0, 0.6, 0.7)), (2, (0.5, 2.0, 1.0))]
-)
-
-
 def random_boxes(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Truth, some of it ignored, and a prediction: boxes of four classes, the last of which is nowhere."""
     rng = np.random.default_rng(seed)
@@ -482,37 +473,20 @@ def ways_between(true: np.ndarray, predicted: np.ndarray, spacing: tuple[float, 
     return apart.min(axis=1), apart.min(axis=0)
 
 
-@SPACINGS
+@pytest.mark.parametrize(("seed", "spacing"), [(0, (1.0, 1.0, 1.0)), (1, (3.0, 0.6, 0.7)), (2, (0.5, 2.0, 1.0))])
 def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
-    truth, pred = random_boxes(seed)
-    found = boundary_scores(pred, truth, 5, spacing)
-    for index in np.flatnonzero(~np.isnan(found.distances)):
-        ways = ways_between(truth == index, (pred == index) & (truth != IGNORED), spacing)
-        assert found.distances[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
-        for mm, dice in zip((1, 2), found.dice[index], strict=True):
-            near = sum((way <= mm + 1e-9).sum() for way in ways)
-            assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
-
-
-@SPACINGS
-def test_surfaces_have_distances_where_both_masks_have_the_class(seed, spacing):
     truth, pred = random_boxes(seed)
     found = boundary_scores(pred, truth, 5, spacing)
     for index in range(1, 5):
         true, predicted = truth == index, (pred == index) & (truth != IGNORED)
         assert found.missed[index] == (true.any() != predicted.any())
         assert np.isnan(found.distances[index]) == (not (true.any() and predicted.any()))
-
-
-def test_a_class_that_one_mask_alone_has_is_missed_with_a_dice_of_0():
-    truth, pred = np.zeros((2, 6, 8, 8), np.uint8)
-    truth[1:4, 2:6, 2:6] = 1
-    pred[1:4, 2:6, 2:6] = 2
-    found = boundary_scores(pred, truth, 4, (1, 1, 1))
-    assert found.missed.tolist() == [False, True, True, False]
-    assert np.isnan(found.distances).all()
-    assert found.dice[1:3].tolist() == [[0, 0], [0, 0]]
-    assert np.isnan(found.dice[3]).all()  # no mask has it
+    for index in np.flatnonzero(~np.isnan(found.distances)):
+        ways = ways_between(truth == index, (pred == index) & (truth != IGNORED), spacing)
+        assert found.distances[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
+        for mm, dice in zip((1, 2), found.dice[index], strict=True):
+            near = sum((way <= mm + 1e-9).sum() for way in ways)
+            assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -532,15 +506,11 @@ def scored_call(tmp_path_factory) -> tuple[str, dict]:
     return result.stdout, json.loads((folder / "out" / "metrics.json").read_text())
 
 
-def test_predict_py_prints_scores_of_volumes(scored_call):
-    printed, _ = scored_call
+def test_predict_py_prints_scores_of_volumes_by_case(scored_call):
+    printed, metrics = scored_call
     assert "2 of 2 masks" in printed
     assert "HD95 (mm)" in printed
     assert "surface Dice 1 mm" in printed
-
-
-def test_predict_py_scores_volumes_by_case(scored_call):
-    _, metrics = scored_call
     of_cases = metrics["by_case"]
     assert of_cases["classes"] == ["some"]
     assert of_cases["cases"] == 2

@@ -1,6 +1,6 @@
 """Muon: orthogonal steps of convolutions, steps of AdamW for all else.
 
-Modules: train_utils/optim.py, train_utils/optim.py.
+Modules: train_utils/optim.py.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """Training whose weights and optimizer state are spread over the processes: the same losses, resumed on any number.
 
-accelerate shards on GPUs only. tests/programs/fsdp_on_cpu.py and deepspeed_on_cpu.py have its own FSDP2 and DeepSpeed
-code run on CPUs, on gloo.
+accelerate shards on GPUs only. tests/programs/fsdp_on_cpu.py and tests/programs/deepspeed_on_cpu.py have its own
+FSDP2 and DeepSpeed code run on CPUs, on gloo.
 """
 
 import importlib.util

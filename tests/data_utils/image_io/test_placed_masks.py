@@ -1,6 +1,6 @@
 """Masks on other grids than their images count where their coordinates say, as GDAL has it.
 
-Modules: data_utils/sources/places.py.
+Modules: data_utils/image_io/places.py, data_utils/sources/places.py.
 """
 
 import os

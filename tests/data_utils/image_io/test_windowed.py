@@ -1,6 +1,6 @@
 """Windows of an image give what the whole image gives, whatever file it lies in.
 
-Modules: data_utils/image_io/windowed_image.py.
+Modules: data_utils/image_io/windowed_image.py, data_utils/image_io/resize.py.
 """
 
 import itertools

@@ -12,11 +12,11 @@ from support.data_sets import load_info
 from support.rasters import scene, write_raster
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import BandSource, PageFile
+from data_utils.image_io.formats import BandSource
 from data_utils.loading.samples import new_samples
 from data_utils.sources.load import load_records
 from data_utils.sources.pictures import band_names, bands_in, find_scenes, scene_folders
-from data_utils.sources.places import as_model_reads, with_bands
+from data_utils.sources.places import as_model_reads
 from runtime.errors import DataError
 from unet.config import Preprocess
 
@@ -172,19 +172,6 @@ def test_the_suffix_of_masks_of_scenes_is_found_unless_it_is_given(tmp_path, suf
     folders = folders_of_scenes(tmp_path, "images/a/B1.tif", "masks/a_x.png")
     records = find_scenes(*folders, DataConfig(mask_suffix=suffix))
     assert (None if records is None else len(records)) == count
-
-
-@pytest.mark.parametrize(
-    ("source", "with_its_bands"),
-    [
-        (Path("a.tif"), BandSource(("a.tif",), ("3", "1"))),
-        (PageFile("a.tif", 2), BandSource(("a.tif",), ("3", "1"), 2)),
-        (BandSource(("a.tif", "b.tif"), ("9",), 1), BandSource(("a.tif", "b.tif"), ("3", "1"), 1)),
-    ],
-    ids=["path", "page", "bands"],
-)
-def test_bands_of_a_source_are_those_of_its_file_and_page(source, with_its_bands):
-    assert with_bands(source, ("3", "1")) == with_its_bands
 
 
 def test_the_key_of_records_changes_with_the_bands_or_where_the_place_does_not_count(tmp_path):

@@ -311,10 +311,3 @@ def test_windows_are_labeled_as_their_image_is(tmp_path):
     (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
     for records in load_records(config(folder, val_blocks=64)):
         assert records.label_set(len(records) - 1) == ("0",)
-
-
-def test_blocks_of_another_side_are_other_records(tmp_path):
-    write_scene(tmp_path)
-    digests = {load_records(config(tmp_path, val_blocks=side))[0].digest for side in (64, 100)}
-    assert None not in digests
-    assert len(digests) == 2

@@ -130,18 +130,12 @@ def test_folds_hold_out_each_image_once_and_groups_whole(group, folds, most, see
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"fold": "1/5"}, "there are only 4 images"),
-        ({"fold": "1/3", "val_group": r"_(\d)"}, "into one group"),
-        ({"fold": "1/3", "streaming": True}, "is a stream"),
-    ],
-    ids=["few images", "few groups", "stream"],
+    ("group", "message"), [(None, "there are only 4 images"), (r"_(\d)", "into one group")], ids=["images", "groups"]
 )
-def test_folds_that_cannot_be_are_a_one_line_error(tmp_path, settings, message):
-    folder = write_folder(tmp_path / "data", 4, seed=0)
+def test_folds_that_cannot_be_are_a_one_line_error(tmp_path, group, message):
+    fold = "1/3" if group else "1/5"
     with pytest.raises(DataError, match=message):
-        load_info(folder, **settings)
+        load_info(write_folder(tmp_path, 4, seed=0), fold=fold, val_group=group)
 
 
 def test_folds_of_a_data_set_with_validation_images_are_refused():
@@ -173,11 +167,6 @@ def test_whole_files_of_a_stream_are_held_out(sizes, fraction, held_out):
         assert len(val) == held_out
         assert len(train) == sum(sizes) - held_out
         assert not set(train.rows.groups[:, 0]) & set(val.rows.groups[:, 0])
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
-def test_one_of_two_images_is_held_out(fraction):
-    assert len(hold_out(called("a", "b"), DataConfig(val_fraction=fraction))[1]) == 1
 
 
 def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():

@@ -10,7 +10,6 @@ import pytest
 import tifffile
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import read_image
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.pictures import open_pictures
@@ -37,31 +36,6 @@ def write_pages(folder, name: str, count: int) -> None:
     with tifffile.TiffWriter(folder / name) as tiff:
         for _ in range(count):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
-
-
-@pytest.fixture
-def folders(tmp_path):
-    """Images and masks of one page and of two, and a damaged pair."""
-    for kind in ("images", "masks"):
-        for name, count in (("one.tif", 1), ("two.tif", 2)):
-            write_pages(tmp_path / kind, name, count)
-        (tmp_path / kind / "damaged.tif").write_bytes(b"II*\0")
-    return tmp_path / "images", tmp_path / "masks"
-
-
-def test_each_page_is_a_record_and_the_pages_of_a_file_have_its_number(folders):
-    records = open_pictures(*folders, DataConfig())
-    assert [record["name"] for record in records] == ["damaged.tif", "one.tif", "two_0001.tif", "two_0002.tif"]
-    assert records[1]["image"] == f"{folders[0]}/one.tif"
-    assert records[3]["image"] == PageFile(f"{folders[0]}/two.tif", 1)
-    assert records[3]["target"] == PageFile(f"{folders[1]}/two.tif", 1)
-    assert records.indices.tolist() == [0, 1, 2, 2]
-
-
-def test_an_image_with_another_number_of_pages_than_its_mask_is_refused(folders):
-    write_pages(folders[1], "two.tif", 3)
-    with pytest.raises(DataError, match=r"two.tif has 2 pages, its mask .*two.tif has 3; both need the same"):
-        open_pictures(*folders, DataConfig())
 
 
 @pytest.mark.parametrize("metadata", ["imagej", "ome"])

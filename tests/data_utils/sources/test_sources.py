@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tifffile
 from support.data_sets import unnoticed_changes
-from support.launches import ROOT
 from support.picture_folders import (
     check_sizes,
     error_of,
@@ -18,13 +17,11 @@ from support.picture_folders import (
     loaded,
     names,
     paired,
-    pixels_of_values,
     write_pictures,
 )
 
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split
-from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
@@ -32,8 +29,6 @@ from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRows
 from runtime.errors import DataError
-
-DATA = ROOT.parent / "shared" / "data"
 
 
 def test_a_flat_folder_is_split_into_pairs(tmp_path):
@@ -390,29 +385,6 @@ def test_files_that_cannot_be_used_are_named_together(tmp_path):
     assert "5.png: mask cannot be read" in message
     assert message.endswith("; ...; --on-bad-sample skip trains without them")
     assert "\n" not in message
-
-
-@pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
-def test_isbi_is_a_flat_binary_data_set():
-    train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
-    assert len(train) == 27
-    assert len(val) == 3
-    assert (check_sizes(train) == 512).all()
-    class_map = resolve_classes(pixels_of_values(ListRecords([train[i] for i in range(5)])), (), None)
-    assert class_map.names == ("background", "foreground")
-    assert class_map.values == (0, 255)
-    assert class_map.ignore_value is None
-
-
-@pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
-def test_camvid_has_both_splits_with_a_void_class():
-    train, val = loaded(DATA / "camvid")
-    assert len(train) == 367
-    assert len(val) == 101
-    assert (check_sizes(val) == (360, 480)).all()
-    class_map = resolve_classes(pixels_of_values(train), (), "11")
-    assert class_map.values == tuple(range(11))
-    assert class_map.ignore_value == 11
 
 
 def test_the_key_of_a_folder_changes_with_each_file(tmp_path):

@@ -10,8 +10,7 @@ from support.volumes import CASE_NAMES, case, volume_config
 
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.records import FileRow
-from data_utils.sources.volumes import read_spacing, volume_sources
+from data_utils.sources.volumes import read_spacing
 from runtime.errors import DataError
 from train_utils.dataset import load_dataset_info
 
@@ -77,12 +76,6 @@ def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
     (tmp_path / "spacing.json").write_text(text)
     with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
         read_spacing(tmp_path)
-
-
-def test_a_spacing_is_for_files_that_hold_none_in_any_case():
-    image, label = volume_sources(FileRow("a", ("A.NPY",), ("a.nii.gz",)), (3.0, 2.0, 1.0))
-    assert image.spacing == (3.0, 2.0, 1.0)
-    assert label.spacing is None
 
 
 def test_the_nearest_spacing_file_counts(tmp_path):

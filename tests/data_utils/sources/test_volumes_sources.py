@@ -176,20 +176,6 @@ def test_a_missing_channel_is_named(tmp_path):
     assert line in loading_error(tmp_path)
 
 
-def test_a_volume_without_partner_is_named(tmp_path):
-    write_pairs(tmp_path)
-    (tmp_path / "masks" / f"{CASE_NAMES[0]}.nii.gz").unlink()
-    assert re.search(r"1 file without partner: brain_001.nii.gz: image without mask", loading_error(tmp_path))
-
-
-def test_a_volume_without_partner_is_left_out_where_that_is_allowed(tmp_path):
-    write_pairs(tmp_path)
-    (tmp_path / "masks" / f"{CASE_NAMES[0]}.nii.gz").unlink()
-    train, val = load_records(volume_config(tmp_path, allow_unpaired=True))
-    assert len(train) + len(val) == 3
-    assert len(train.metadata.unpaired) == 1
-
-
 def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
     with pytest.raises(DataError, match=r"--dims 3: .* holds images"):
         load_records(DataConfig(str(tiny_folder), dims=3))

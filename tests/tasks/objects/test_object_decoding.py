@@ -1,6 +1,6 @@
 """Objects from the answers of pixels: numbered by position, apart where they touch.
 
-Modules: tasks/objects/decode.py, tasks/objects/labels.py, data_utils/holes.py.
+Modules: tasks/objects/decode.py, tasks/objects/labels.py.
 """
 
 import numpy as np

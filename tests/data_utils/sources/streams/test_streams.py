@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_steps
+from data_utils.loading.batch_sampler import BatchSplit, stream_steps
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.load import load_records
@@ -219,27 +219,6 @@ def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch
     batches = [images_of(step) for step in range(-(-sum(lengths) // batch_size))]
     assert sorted(np.concatenate(batches)) == list(range(sum(lengths)))
     assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-
-
-def stream_order(seed: int) -> list[np.ndarray]:
-    """The indices of two epochs of 12 groups of 8 records."""
-    batch_split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
-    slots = TrainingSampler(np.tile(SIZE, (96, 1)), batch_split, seed, range(2 * 96), np.full(12, 8))
-    indices = np.array([slot.index for (slot,) in slots])
-    return [indices[:96], indices[96:]]
-
-
-def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_epoch():
-    group_orders, record_orders = set(), set()
-    epochs = [*stream_order(0), *stream_order(1)]
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(96))
-        group_orders.add(tuple(dict.fromkeys((epoch // 8).tolist())))
-        record_orders.add(tuple(epoch[epoch // 8 == 0].tolist()))
-    assert len(group_orders) == 4
-    assert len(record_orders) == 4
-    assert tuple(range(12)) not in group_orders
-    assert tuple(range(8)) not in record_orders
 
 
 def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):

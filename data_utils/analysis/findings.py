@@ -15,7 +15,7 @@ from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.class_map import ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.sources.records import LabelSet, ListRecords, Records
+from data_utils.sources.records import LabelSet, ListRows, Records
 from data_utils.targets.reader import TargetReader
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -152,7 +152,7 @@ def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetR
     return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(splits))
 
 
-def _random_sample(stream: Records, seed: int) -> ListRecords:
+def _random_sample(stream: Records, seed: int) -> Records:
     """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
     assert stream.group_sizes is not None
     rng = np.random.default_rng(seed)
@@ -164,7 +164,7 @@ def _random_sample(stream: Records, seed: int) -> ListRecords:
     for group in groups:
         for index in rng.permutation(sizes[group])[:share]:
             sample.append(stream[int(firsts[group] + index)])
-    return ListRecords(sample)
+    return Records(ListRows(sample))
 
 
 def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Collection[int]:

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
@@ -33,6 +33,7 @@ ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what el
 YOLO_LAYOUT = (
     "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"
 )
+NUMBER = re.compile("[0-9]+")
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
@@ -172,7 +173,7 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
 def children(folder: Path) -> dict[str, Path]:
     """Folders in a folder, by lower-case name."""
     try:
-        folders = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and _is_folder(entry)]
+        folders = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and is_folder(entry)]
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
     by_name: dict[str, Path] = {}
@@ -183,7 +184,7 @@ def children(folder: Path) -> dict[str, Path]:
     return by_name
 
 
-def names_in(folder: Path) -> list[str]:
+def names_in(folder: str | Path) -> list[str]:
     """The names in a folder; none if it cannot be read, which is reported where its files are."""
     try:
         return os.listdir(folder)
@@ -191,7 +192,8 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def _is_folder(entry: os.DirEntry) -> bool:
+def is_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
@@ -307,20 +309,23 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
 def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
     """Path without extension -> path, of files below a folder, in natural order, as `files_by_stem` gives it."""
     stems: dict[str, str] = {}
-    for file in sorted(files, key=natural_sort_key):
+    almost_in_order = sorted(files)  # is fast, and leaves little to do for the slower sort
+    for file in sorted(almost_in_order, key=natural_sort_key):
         first = stems.setdefault(volume_stem(file), file)
         if first != file:
             raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
     return by_composed_name(stems)
 
 
-def natural_sort_key(name: str) -> tuple:
+def natural_sort_key(name: str) -> tuple[str, str]:
     """Sort key that puts 2.png before 10.png."""
-    parts: list[Any] = re.split(r"([0-9]+)", name)
-    # every second part is a number; Python refuses to convert numbers of thousands of digits
-    digits = [part.lstrip("0") for part in parts[1::2]]
-    parts[1::2] = [(len(part), part) for part in digits]
-    return parts, name
+    return NUMBER.sub(_number_key, name), name
+
+
+def _number_key(number: re.Match[str]) -> str:
+    """A text that sorts like a number: how many digits it has, then the digits; and before any other text."""
+    digits = number[0].lstrip("0")
+    return f"\0{chr(len(digits))}{digits}"
 
 
 def composed(text: str) -> str:
@@ -330,6 +335,8 @@ def composed(text: str) -> str:
 
 def by_composed_name(files: Mapping[str, str]) -> dict[str, str]:
     """The files by their names, `composed` unless two names differ in nothing else."""
+    if all(map(str.isascii, files)):
+        return {**files}
     counts = Counter(map(composed, files))
     by_name: dict[str, str] = {}
     for name, file in files.items():

@@ -160,12 +160,8 @@ def _holds_pictures(feature: object) -> bool:
     return getattr(feature, "dtype", None) in ("PIL.Image.Image", "binary", "large_binary")
 
 
-def holds_tables(folder: Path) -> bool:
-    """Whether `datasets` wrote the folder: by save_to_disk, or as parquet files."""
-    return _is_saved(folder) or any(folder.glob("*.parquet")) or any(folder.glob("*/*.parquet"))
-
-
-def _is_saved(folder: Path) -> bool:
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets` wrote the folder by save_to_disk."""
     return any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
@@ -243,7 +239,7 @@ def _load(dataset: str, path: Path, config: str | None) -> Any:
     if path.is_file():
         return datasets.load_dataset("parquet", data_files=str(path))
     if path.is_dir():
-        if _is_saved(path):
+        if is_saved(path):
             return datasets.load_from_disk(str(path))
         return datasets.load_dataset("parquet", data_dir=str(path))
     owner, name = dataset.split("/")

@@ -1,7 +1,9 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.finders import find_in_folder
-from data_utils.sources.hf_datasets import HFRows, TableName, ask_hub, holds_tables, is_hub_id, load_tables
+from data_utils.sources.folder import is_folder, names_in
+from data_utils.sources.hf_datasets import HFRows, TableName, ask_hub, is_hub_id, is_saved, load_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, as_objects, divide_by_channel
@@ -80,10 +83,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     path = _path(config)
     if config.val_blocks is not None and not path.is_dir():
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
-    has_tars = path.suffix == ".tar" or any(any(path.glob(pattern)) for pattern in ("*.tar", "*/*.tar"))
-    if config.streaming or "://" in config.dataset or has_tars:
+    endings = _endings(path)
+    if config.streaming or "://" in config.dataset or ".tar" in endings:
         return load_stream(config, path)
-    is_folder = path.is_dir() and not holds_tables(path)
+    is_folder = path.is_dir() and not is_saved(path) and ".parquet" not in endings
     openers = find_in_folder(path, _named_splits(config), config) if is_folder else _find_tables(config)
     train_name, val_name = _choose(openers, config)
     train = divide_by_channel(openers[train_name](), config)
@@ -93,6 +96,15 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if val_name is not None:
         return train, divide_by_channel(openers[val_name](), config)
     return hold_out(train, config)
+
+
+def _endings(path: Path) -> set[str]:
+    """The ending of a file, or those of all files in a folder and in the folders in it."""
+    if not path.is_dir():
+        return {path.suffix}
+    with os.scandir(path) as entries:
+        folders = [str(path), *(entry.path for entry in entries if is_folder(entry))]
+    return {os.path.splitext(name)[1] for name in chain.from_iterable(map(names_in, folders))}
 
 
 def _find_tables(config: DataConfig) -> SplitOpeners:

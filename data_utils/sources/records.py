@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -186,7 +186,7 @@ class FileRows(Rows):
         texts: list[bytes] = []
         for row in rows:
             cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
-            texts.append(b"\0".join([row.entry, *map(os.fsencode, cells)]))
+            texts.append(row.entry + b"\0" + os.fsencode("\0".join(cells)))
         self.table = b"".join(texts)
         self.ends = np.cumsum([0, *map(len, texts)])
         self.image_folders = {(self.folders[0], os.path.dirname(row.images[0])) for row in rows if row.images}
@@ -203,8 +203,8 @@ class FileRows(Rows):
         return {"image": image, "target": target, "name": row.name}
 
     def _row(self, i: int) -> FileRow:
-        entry, *cells = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0")
-        name, listed, count, *files = map(os.fsdecode, cells)
+        entry, _, cells = self.table[self.ends[i] : self.ends[i + 1]].partition(b"\0")
+        name, listed, count, *files = os.fsdecode(cells).split("\0")
         return FileRow(name, tuple(files[: int(count)]), tuple(files[int(count) :]), listed, entry)
 
     def _paths(self, row: FileRow) -> tuple[Files, Files]:
@@ -331,9 +331,6 @@ class Records:
         label_numbers: (N,) int32, the index of each record's set among `metadata.label_sets`, or ALL, or UNLISTED; None
             if all are labeled for all classes.
         steps: what is done to each record, in this order.
-
-    Attributes:
-        group_sizes: that of the rows.
     """
 
     rows: Rows
@@ -343,7 +340,6 @@ class Records:
     steps: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
-        self.group_sizes = self.rows.group_sizes
         if self.indices is None:
             self.indices = np.arange(len(self.rows))
 
@@ -351,6 +347,11 @@ class Records:
     def dims(self) -> int:
         """2 for images, 3 for volumes."""
         return self.metadata.dims
+
+    @property
+    def group_sizes(self) -> np.ndarray | None:
+        """(G,) how many records in turn are read together; None if each is read alone."""
+        return self.rows.group_sizes
 
     @property
     def is_stream(self) -> bool:
@@ -422,23 +423,10 @@ class Records:
         self.rows.open_here()
 
 
-class ListRecords(Records):
-    """Records that are in memory."""
-
-    def __init__(self, records: Iterable[Record], metadata: Metadata | None = None) -> None:
-        super().__init__(ListRows(records), metadata or Metadata())
-
-
-def _with(records: Records, **changes: Any) -> Records:
-    """The records with other fields."""
-    values = {each.name: getattr(records, each.name) for each in fields(Records)}
-    return Records(**values | changes)
-
-
 def describe(records: Records, label_numbers: np.ndarray | None = None, **metadata: Any) -> Records:
     """The records with other fields of their metadata, and other label sets if they are given."""
     numbers = records.label_numbers if label_numbers is None else label_numbers
-    return _with(records, metadata=replace(records.metadata, **metadata), label_numbers=numbers)
+    return replace(records, metadata=replace(records.metadata, **metadata), label_numbers=numbers)
 
 
 def select(records: Records, indices: np.ndarray) -> Records:
@@ -451,7 +439,7 @@ def select(records: Records, indices: np.ndarray) -> Records:
     labels = records.label_numbers
     if labels is not None:
         labels = labels[indices]
-    return _with(records, indices=records.indices[indices], label_numbers=labels, steps=tuple(steps))
+    return replace(records, indices=records.indices[indices], label_numbers=labels, steps=tuple(steps))
 
 
 def divide(
@@ -465,12 +453,12 @@ def divide(
     """Parts of the records at `indices`, (N,) int, as a `Step` makes them, with other fields of their metadata."""
     step = Step(cut.__name__, cut, numbers, rename)
     whole = select(describe(records, **metadata), indices)
-    return _with(whole, steps=(*whole.steps, step))
+    return replace(whole, steps=(*whole.steps, step))
 
 
 def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Records:
     """The records with a change of each when it is read, and with other fields of their metadata."""
-    return _with(describe(records, **metadata), steps=(*records.steps, Step(key, apply)))
+    return replace(describe(records, **metadata), steps=(*records.steps, Step(key, apply)))
 
 
 SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records

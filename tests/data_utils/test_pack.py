@@ -20,7 +20,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 
 
@@ -36,7 +36,7 @@ def pages(tmp_path) -> np.ndarray:
 def packed_row(folder: Path, page: int, target: object) -> dict:
     """What a shard holds of a pair whose image is a page of a.tif."""
     record = {"image": PageFile(str(folder / "a.tif"), page), "target": target, "name": f"{page}.jpg"}
-    (file,) = pack(ListRecords([record]), folder, "train")
+    (file,) = pack(Records(ListRows([record])), folder, "train")
     (row,) = pyarrow.parquet.read_table(file).to_pylist()
     return row
 
@@ -112,10 +112,10 @@ def test_packing_names_a_damaged_mask_before_it_writes(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def small_records(*sizes: int) -> ListRecords:
+def small_records(*sizes: int) -> Records:
     """Records called 0.png, 1.png, ... whose images have so many bytes, and their masks none."""
-    return ListRecords(
-        [{"image": bytes(size), "target": b"", "name": f"{number}.png"} for number, size in enumerate(sizes)]
+    return Records(
+        ListRows([{"image": bytes(size), "target": b"", "name": f"{number}.png"} for number, size in enumerate(sizes)])
     )
 
 

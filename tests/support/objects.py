@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from tasks.objects.labels import pack_labels
 from tasks.objects.target import ObjectTarget
 
@@ -83,12 +83,12 @@ def labels_of(ids: ArrayLike, classes: ArrayLike | None = None) -> Tensor:
     return torch.from_numpy(pack_labels(numbers, numbers > 0 if classes is None else np.asarray(classes)))[None]
 
 
-class Masks(ListRecords):
+class Masks(Records):
     """Records of masks that are arrays, and which of them were read."""
 
     def __init__(self, masks: list[np.ndarray], dims: int = 2) -> None:
-        super().__init__([{"image": mask, "target": mask, "name": str(number)} for number, mask in enumerate(masks)])
-        self.metadata = Metadata(dims=dims)
+        records = [{"image": mask, "target": mask, "name": str(number)} for number, mask in enumerate(masks)]
+        super().__init__(ListRows(records), Metadata(dims=dims))
         self.read: list[int] = []
 
     def __getitem__(self, i: int) -> dict:

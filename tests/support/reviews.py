@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import review
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import UserError
 from runtime.script import print_error
 from train_utils.review.reviewed_masks import Area
@@ -38,7 +38,8 @@ class FourImages:
     """The validation images of a RunStandIn."""
 
     def __init__(self) -> None:
-        self.records = ListRecords([{"image": None, "target": None, "name": f"{index}.png"} for index in range(4)])
+        rows = ListRows([{"image": None, "target": None, "name": f"{index}.png"} for index in range(4)])
+        self.records = Records(rows)
         self.bad = {2: "cut"}
 
     def __len__(self) -> int:

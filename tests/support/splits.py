@@ -6,13 +6,13 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from tasks.classes.reader import ClassReader
 
 
 def unread_split(count: int, size: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> Split:
     """Records that are never read, all of one size."""
-    records = ListRecords([{"image": b"", "target": b"", "name": f"{number}"} for number in range(count)])
+    records = Records(ListRows([{"image": b"", "target": b"", "name": f"{number}"} for number in range(count)]))
     records.metadata = Metadata(dims=len(size))
     spacings = None if spacing is None else np.full((count, 3), spacing)
     return Split(records, np.full((count, len(size)), size), spacings=spacings)

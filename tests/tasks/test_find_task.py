@@ -10,7 +10,7 @@ from support.data_sets import load_info
 from support.objects import Masks, numbered, write_discs
 
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from tasks.find_task import AMBIGUOUS_READING, find_task, reading_of_masks, task_warnings
 from tasks.objects.reader import ObjectReader
 from train_utils.check_data import check_data
@@ -39,7 +39,7 @@ def test_masks_number_objects_where_their_highest_values_differ_and_are_many(mas
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
     first, *others = Masks([numbered(8), numbered(9), numbered(10)])
-    records = ListRecords([first, {"image": "", "target": "nowhere.png", "name": "gone"}, *others])
+    records = Records(ListRows([first, {"image": "", "target": "nowhere.png", "name": "gone"}, *others]))
     assert reading_of_masks(records) == "objects"
 
 
@@ -123,21 +123,16 @@ def test_more_than_three_values_in_one_of_three_masks_are_many(masks, reading):
     assert reading_of_masks(Masks(masks)) == reading
 
 
-@pytest.fixture
-def doubtful() -> Masks:
-    """Masks that may number objects or classes."""
-    return Masks([numbered(9, broken=number == 0) for number in range(8)])
-
-
 @pytest.mark.parametrize(
-    "attributes",
+    ("metadata", "group_sizes"),
     [
-        {"metadata": Metadata(classes=((0, "no"),))},
-        {"group_sizes": np.array([8])},
-        {"metadata": Metadata(task="objects")},
+        (Metadata(classes=((0, "no"),)), None),
+        (Metadata(), np.array([8])),
+        (Metadata(task="objects"), None),
     ],
     ids=["classes", "stream", "task"],
 )
-def test_numbers_are_in_no_doubt_where_the_records_say_what_they_are(doubtful, attributes):
-    vars(doubtful).update(attributes)
-    assert len(task_warnings(doubtful, DataConfig())) == 0
+def test_numbers_are_in_no_doubt_where_the_records_say_what_they_are(metadata, group_sizes):
+    rows = Masks([numbered(9, broken=number == 0) for number in range(8)]).rows
+    rows.group_sizes = group_sizes
+    assert len(task_warnings(Records(rows, metadata), DataConfig())) == 0

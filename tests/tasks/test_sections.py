@@ -22,7 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from tasks import new_section
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.reader import ClassReader
@@ -248,7 +248,7 @@ def test_the_card_of_landmarks_has_scores_of_detection_and_predicts_points(landm
 
 def info_of(task: str, reader: object, record: dict, size: tuple[int, ...]) -> DatasetInfo:
     """A data set of one image, or of one volume."""
-    records = ListRecords([record])
+    records = Records(ListRows([record]))
     records.metadata = Metadata(dims=len(size))
     split = Split(records, np.array([size]), spacings=np.ones((1, 3)) if len(size) == 3 else None)
     return DatasetInfo(DataConfig("d", task=task), split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))

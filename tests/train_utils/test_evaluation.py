@@ -20,7 +20,7 @@ import inference.tiling.stream
 import tasks.classes.loss
 import tasks.confusion
 import train
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from inference.tiling.planning import Tiling
 from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
@@ -195,7 +195,7 @@ def test_an_image_without_a_finite_answer_is_named(network, pixel):
     network.head.conv.weight.data.fill_(1e4)
     evaluation = evaluated(network, pixel=pixel)
     assert evaluation.unreadable == [2]
-    records = ListRecords([{"image": name, "target": name, "name": name} for name in ("a.tif", "b.tif", "c.tif")])
+    records = Records(ListRows([{"image": name, "target": name, "name": name} for name in ("a.tif", "b.tif", "c.tif")]))
     with pytest.raises(TrainingError, match=r"1 of 3 validation images .*; look at the values of c\.tif"):
         evaluation.check(records, best_step=0)
 

@@ -21,7 +21,7 @@ from data_utils.image_io.formats import (
     RenderedMask,
     VolumeFile,
 )
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 
 
 def test_names_and_sizes_of_all_files_and_the_content_of_16_of_a_split_count_and_not_their_times_or_place(tmp_path):
@@ -89,7 +89,7 @@ class Rendered(RenderedMask):
 
 def value_key(source: ImageSource) -> str:
     """The key of one record whose image and target are this source."""
-    return content_key([ListRecords([{"image": source, "target": source, "name": "a"}])])
+    return content_key([Records(ListRows([{"image": source, "target": source, "name": "a"}]))])
 
 
 SOURCES: dict[str, Callable[[np.ndarray], ImageSource]] = {
@@ -123,26 +123,21 @@ def test_each_file_of_an_image_counts(tmp_path, source_of):
     assert len(keys) == 3
 
 
-class Labeled(ListRecords):
+def labeled(other: int | None) -> Records:
     """Records of which one is labeled for other classes than the others."""
-
-    def __init__(self, other: int | None) -> None:
-        pixels = np.zeros((2, 2), np.uint8)
-        super().__init__([{"image": pixels, "target": pixels, "name": "a"}] * 40)
-        self.metadata = Metadata(label_sets={("car",): "classes.csv", ("dog",): "classes.csv"})
-        self.other = other
-
-    def label_set(self, i: int) -> tuple[str, ...]:
-        return ("dog",) if i == self.other else ("car",)
+    pixels = np.zeros((2, 2), np.uint8)
+    rows = ListRows([{"image": pixels, "target": pixels, "name": "a"}] * 40)
+    metadata = Metadata(label_sets={("car",): "classes.csv", ("dog",): "classes.csv"})
+    return Records(rows, metadata, label_numbers=np.array([number == other for number in range(40)], np.int32))
 
 
 def test_the_classes_that_each_image_is_labeled_for_count():
-    assert len({content_key([Labeled(other)]) for other in (None, *range(40))}) == 41
+    assert len({content_key([labeled(other)]) for other in (None, *range(40))}) == 41
 
 
 def test_streams_do_not_count():
-    records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": "a"}])
-    stream = ListRecords([{"image": PICTURE, "target": PICTURE, "name": "b"}])
-    stream.group_sizes = np.array([1])
+    records = Records(ListRows([{"image": PICTURE, "target": PICTURE, "name": "a"}]))
+    stream = Records(ListRows([{"image": PICTURE, "target": PICTURE, "name": "b"}]))
+    stream.rows.group_sizes = np.array([1])
     assert content_key([stream]) == content_key([])
     assert content_key([stream, records]) == content_key([records])

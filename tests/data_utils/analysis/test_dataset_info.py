@@ -27,7 +27,7 @@ from data_utils.analysis.findings import OpenedData, examine
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords, Record
+from data_utils.sources.records import ListRows, Record, Records
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
@@ -149,12 +149,12 @@ def test_volumes_are_cropped_around_what_is_not_background(tmp_path):
         assert 0 < len(locations) < len(names)
 
 
-class Stream(ListRecords):
+class Stream(Records):
     """Images with these masks in groups of these sizes, and the indices of those that were read."""
 
     def __init__(self, group_sizes: list[int], mask: np.ndarray) -> None:
-        super().__init__([{"image": mask, "target": mask, "name": "a"}] * sum(group_sizes))
-        self.group_sizes = np.array(group_sizes)
+        super().__init__(ListRows([{"image": mask, "target": mask, "name": "a"}] * sum(group_sizes)))
+        self.rows.group_sizes = np.array(group_sizes)
         self.read: list[int] = []
 
     def __getitem__(self, index: int) -> Record:
@@ -170,10 +170,10 @@ def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
     assert counts.tolist() == [43, 43, 43]
 
 
-def square_records(side: int) -> ListRecords:
+def square_records(side: int) -> Records:
     """Four images of a size and brightness, which have no key."""
     image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
-    return ListRecords([{"image": image, "target": mask, "name": "a"}] * 4)
+    return Records(ListRows([{"image": image, "target": mask, "name": "a"}] * 4))
 
 
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):

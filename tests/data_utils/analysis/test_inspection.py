@@ -23,7 +23,7 @@ from data_utils.analysis.normalization import measure_foreground
 from data_utils.analysis.problems import Problem
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ALL, ListRows, Metadata, Records
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
@@ -121,19 +121,12 @@ def test_an_inspection_of_volumes_survives_the_cache():
     assert again.foreground.clip == pytest.approx((1.01, 2.99))
 
 
-class LabeledRecords(ListRecords):
-    """Four images, of which three are labeled for some classes."""
-
-    def __init__(self) -> None:
-        mask = np.array([[0, 1]], np.uint8)
-        super().__init__([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
-
-    def label_set(self, i: int) -> tuple[str, ...] | None:
-        return (None, ("a",), (), ("a",))[i]
-
-
 def test_pixels_are_counted_for_each_set_of_classes_that_images_are_labeled_for():
-    split = inspect_split(LabeledRecords(), "reading", Rules())
+    mask = np.array([[0, 1]], np.uint8)
+    rows = ListRows([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
+    metadata = Metadata(label_sets={("a",): "classes.csv", (): "classes.csv"})
+    records = Records(rows, metadata, label_numbers=np.array([ALL, 0, 1, 0], np.int32))
+    split = inspect_split(records, "reading", Rules())
     for each in (split, remembered(split)):
         assert each.members.tolist() == [0, 1, 2, 1]
         assert [content.labeled_for for content in each.contents] == [None, ("a",), ()]
@@ -147,7 +140,7 @@ def test_masks_of_few_values_may_hold_too_many_together():
         for row in range(5):
             records.append({"image": PICTURE, "target": target + 20 * row, "name": f"{number}.{row}"})
     with pytest.raises(DataError, match=r"the masks up to 2\.2 hold more than 255 values: 0, 1, 2"):
-        inspect_split(ListRecords(records), "reading", Rules())
+        inspect_split(Records(ListRows(records)), "reading", Rules())
 
 
 def test_numbers_of_very_many_objects_are_no_problem(tmp_path):

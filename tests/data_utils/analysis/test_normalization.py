@@ -17,13 +17,13 @@ from data_utils.analysis.normalization import (
 from data_utils.config import DataConfig
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 from train_utils.dataset import load_dataset_info
 
 
 def normalization_of_images(*images: np.ndarray, bad=(), **settings) -> Normalization:
-    records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in images])
+    records = Records(ListRows([{"image": image, "target": PICTURE, "name": "a"} for image in images]))
     return measure_normalization(records, DataConfig(**settings), bad)
 
 

@@ -13,7 +13,7 @@ from data_utils.analysis.inspection import inspect_split, total_pixels
 from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
@@ -92,7 +92,7 @@ FORMATS = {
 
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
-    records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
+    records = Records(ListRows([{"image": source, "target": source, "name": name} for source, name in masks]))
     split = inspect_split(records, "reading masks", Rules())
     split.raise_problems()
     return total_pixels([split])

@@ -27,7 +27,7 @@ from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.load import load_records
 from data_utils.sources.places import place_warnings, with_places
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
@@ -181,7 +181,7 @@ def test_masks_that_are_shifted_by_half_a_pixel_are_a_one_line_error(tmp_path):
 def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
     placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
     pictures = [placed, str(tmp_path / "b.png")]
-    records = with_places(ListRecords([{"image": image, "target": mask, "name": "a"} for image in pictures]))
+    records = with_places(Records(ListRows([{"image": image, "target": mask, "name": "a"} for image in pictures])))
     assert records[1]["target"] == mask
 
 
@@ -210,7 +210,7 @@ def shifted_records(tmp_path):
 
 
 def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(shifted_records):
-    records = ListRecords(shifted_records)
+    records = Records(ListRows(shifted_records))
     placed = with_places(records)
     (line,) = place_warnings([placed])
     assert line.startswith("4 masks are shifted against their images")

@@ -27,7 +27,7 @@ from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
 from tasks.overlapping.reader import OverlapReader
@@ -283,7 +283,7 @@ def test_an_image_of_other_channels_is_named(info):
 def test_a_volume_of_other_channels_is_named(info, tmp_path):
     files = [str(write_volume(tmp_path / f"{name}.nii", np.zeros((3, 4, 5), np.int16))) for name in "ab"]
     record = {"image": VolumeFile(tuple(files)), "target": None, "name": "case 7"}
-    split = replace(info.train, records=ListRecords([record]))
+    split = replace(info.train, records=Records(ListRows([record])))
     with pytest.raises(ImageError, match=r"^case 7: has 2 channels, the model takes 3$"):
         VolumeSamples(split, info, Preprocess(), fit_targets=True).load(0)
 

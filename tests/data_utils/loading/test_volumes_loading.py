@@ -21,7 +21,7 @@ from data_utils.loading.augmentation import augment
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.loaders import build_loaders, network_shapes
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from runtime.cache import cache_folder, digest
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
@@ -48,7 +48,7 @@ def write_volumes(folder: Path, sizes: list[tuple[int, int, int]], spacing=CUBIC
         image, mask = (VolumeFile((str(file),)) for file in files)
         records.append({"image": image, "target": mask, "name": f"volume {i}"})
         locations[i] = [np.argwhere(label == value) for value in range(3)]
-    records_with_spacing = ListRecords(records, Metadata(dims=3))
+    records_with_spacing = Records(ListRows(records), Metadata(dims=3))
     records_with_spacing.digest = digest(str(folder))
     split = Split(records_with_spacing, np.array(sizes), {}, locations, np.tile(spacing, (len(sizes), 1)))
     config = DataConfig(str(folder), **settings)

@@ -15,7 +15,7 @@ from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
@@ -156,8 +156,8 @@ def neighbors_at(folder, right):
     """What is said of a validation image so far to the right of a training image."""
     Image.new("L", (9, 8)).save(folder / "plain.png")
     plain = {"image": str(folder / "plain.png"), "target": "", "name": "plain.png"}  # it has no place
-    train = ListRecords([plain, placed(folder, "far.tif", 99.0), placed(folder, "a.tif")])
-    return describe_neighbors(train, ListRecords([placed(folder, "b.tif", right)]))
+    train = Records(ListRows([plain, placed(folder, "far.tif", 99.0), placed(folder, "a.tif")]))
+    return describe_neighbors(train, Records(ListRows([placed(folder, "b.tif", right)])))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.picture_folders import write_pictures
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out, read_names
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 
 
@@ -60,8 +60,8 @@ def test_a_line_is_a_remark_where_it_begins_with_a_hash(list_file):
 
 
 def test_images_of_a_stream_cannot_be_left_out(tmp_path):
-    records = ListRecords([{"image": "", "target": "", "name": "a"}])
-    records.group_sizes = np.array([1])
+    records = Records(ListRows([{"image": "", "target": "", "name": "a"}]))
+    records.rows.group_sizes = np.array([1])
     with pytest.raises(DataError, match="the images of a stream are not known before training; leave the flag out"):
         leave_out(records, records, tmp_path / "list.txt")
 

@@ -12,7 +12,7 @@ from support.picture_folders import names, write_pictures
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.holdout import hold_out, hold_out_shards
-from data_utils.sources.records import ListRecords, Metadata, Records, StreamRows
+from data_utils.sources.records import ListRows, Metadata, Records, StreamRows
 from runtime.errors import DataError
 
 
@@ -22,9 +22,9 @@ def names_of(info: DatasetInfo) -> tuple[list[str], list[str]]:
     return train, val
 
 
-def called(*names: str, dims: int = 2) -> ListRecords:
+def called(*names: str, dims: int = 2) -> Records:
     """Records of these names."""
-    return ListRecords([{"image": "", "target": "", "name": name} for name in names], Metadata(dims=dims))
+    return Records(ListRows([{"image": "", "target": "", "name": name} for name in names]), Metadata(dims=dims))
 
 
 def groups_of(images: dict[str, int]) -> list[str]:

@@ -13,7 +13,7 @@ from data_utils.sources.records import (
     FileRow,
     FileRows,
     LandmarkNames,
-    ListRecords,
+    ListRows,
     Metadata,
     Record,
     Records,
@@ -39,7 +39,7 @@ METADATA = Metadata(
 
 def three_records() -> Records:
     """Records of which the second has a label set and the third is missing in a list."""
-    records = ListRecords([{"image": "", "target": "", "name": name} for name in "abc"], METADATA)
+    records = Records(ListRows([{"image": "", "target": "", "name": name} for name in "abc"]), METADATA)
     return describe(records, np.array([ALL, 0, UNLISTED]))
 
 

@@ -25,7 +25,7 @@ from data_utils.analysis.inspection import inspect_split
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRows
 from runtime.errors import DataError
@@ -190,9 +190,9 @@ def paged(tmp_path) -> Path:
     return stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
 
 
-def records_of_pages(root: Path) -> ListRecords:
+def records_of_pages(root: Path) -> Records:
     train, val = loaded(root)
-    return ListRecords(sorted([*train, *val], key=lambda record: record["name"]))
+    return Records(ListRows(sorted([*train, *val], key=lambda record: record["name"])))
 
 
 def test_pages_of_tiffs_pair_one_by_one(paged):

@@ -13,7 +13,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.reader import TargetReader
 from runtime.errors import DataError
@@ -84,7 +84,7 @@ def test_a_mask_of_other_proportions_than_its_image_is_refused():
 
 
 def test_points_have_no_named_classes():
-    records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
+    records = Records(ListRows([]), Metadata(classes=((0, "background"), (1, "cell"))))
     assert find_named_classes(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
     assert find_named_classes(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
     assert find_named_classes(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]

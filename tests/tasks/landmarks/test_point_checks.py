@@ -14,7 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.spaces import PIXELS
-from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
+from data_utils.sources.records import LandmarkNames, ListRows, Metadata, Records
 from tasks.landmarks.check import misplaced_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
@@ -84,7 +84,7 @@ def split_of_points(*images: list[tuple[float, float]], states=None) -> SplitIns
         source = PointSource("points.csv", PIXELS, np.array(places, float), image_states)
         records.append({"image": np.zeros((16, 20), np.uint8), "target": source, "name": f"i{number}"})
     names = LandmarkNames(tuple("abcdefgh"[: len(images[0])]), "long", PIXELS)
-    split = SplitInspection.empty(ListRecords(records, Metadata(landmarks=names)))
+    split = SplitInspection.empty(Records(ListRows(records), Metadata(landmarks=names)))
     for number in range(len(images)):
         split.add(number, Inspection((16, 20), "L"))
     return split

@@ -19,7 +19,7 @@ from data_utils.loading.augmentation import Augmentation, augment, pack_augmenta
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
-from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
+from data_utils.sources.records import LandmarkNames, ListRows, Metadata, Records
 from runtime.errors import DataError
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
@@ -77,7 +77,7 @@ def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds(size, sigma):
 
 def reader_of_face(**settings) -> PointReader:
     """The reader of a nose and two eyes, in a long table of pixels."""
-    records = ListRecords([])
+    records = Records(ListRows([]))
     records.metadata = Metadata(landmarks=LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels"))
     return PointReader.from_records(records, {}, (), DataConfig(**settings))
 

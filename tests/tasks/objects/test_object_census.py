@@ -5,7 +5,7 @@ from PIL import Image
 from support.objects import Masks, numbered, write_discs
 
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from tasks.objects.reader import ObjectReader, describe_objects
 from train_utils.check_data import check_data
 
@@ -41,6 +41,6 @@ def test_counts_add_up_over_images():
 
 def test_the_report_counts_objects_of_masks_that_can_be_read():
     # the first is among the problems
-    records = ListRecords([{"image": "", "target": "nowhere.png", "name": "gone"}, *Masks([numbered(3)])])
+    records = Records(ListRows([{"image": "", "target": "nowhere.png", "name": "gone"}, *Masks([numbered(3)])]))
     lines = ObjectReader().describe_records([records, Masks([numbered(2)])])
     assert lines[0] == "objects: 5 in 2 of 2 images; 2.5 an image, 3 at most"

@@ -17,7 +17,7 @@ from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
 from tasks.classes.scores import ClassScores
@@ -32,7 +32,7 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
     for index in range(images):
         image = np.full((4, 6), index, np.uint8)
         records.append({"image": image, "target": Image.fromarray(mask), "name": f"i{index}"})
-    listed_records = ListRecords(records)
+    listed_records = Records(ListRows(records))
     listed_records.metadata = Metadata(dims=dims)
     split = Split(listed_records, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), class_pixels=(1, 1))

@@ -17,14 +17,14 @@ from support.reviews import mask_review
 from support.volumes import RAS, write_nifti
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRows, Metadata, Records
 from train_utils.review.page import write_review
 from train_utils.review.reviews import MaskReview, ReviewedRun
 
 
 def run_of(image: object, target: object, pred: np.ndarray, dims: int = 2) -> ReviewedRun:
     """A run of two classes with one validation record, which its model predicts so."""
-    records = ListRecords([{"image": image, "target": target, "name": "case"}], Metadata(dims=dims))
+    records = Records(ListRows([{"image": image, "target": target, "name": "case"}]), Metadata(dims=dims))
     info = SimpleNamespace(
         config=SimpleNamespace(task="classes"),
         reader=class_section("ab").reader,

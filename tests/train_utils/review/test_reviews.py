@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from support.reviews import RunStandIn, cell_probabilities, mask_review
 
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError, UserError
 from train_utils.review import reviews as reviews_module
 from train_utils.review.reviewed_masks import Area
@@ -157,5 +157,5 @@ def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_p
         records[name] = {"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"}
     in_memory = {"image": np.zeros((4, 4), np.uint8), "target": None, "name": "array"}
     gone = {"image": str(tmp_path / "gone.png"), "target": None, "name": "gone.png"}
-    train = ListRecords([records["a"], records["b"], gone, in_memory])
-    assert equal_images(train, ListRecords([records["c"], records["d"], gone, in_memory])) == {"c.png": "a.png"}
+    train = Records(ListRows([records["a"], records["b"], gone, in_memory]))
+    assert equal_images(train, Records(ListRows([records["c"], records["d"], gone, in_memory]))) == {"c.png": "a.png"}

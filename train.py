@@ -61,7 +61,7 @@ def main() -> None:
         network, args.planned_optimizer, args.learning_rate, args.weight_decay, accelerator.distributed_type
     )
     state = run.state()
-    schedule = run.schedule(accelerator, args, data)
+    schedule = run.schedule(args, data, accelerator.num_processes)
     steps = schedule.remaining_steps(state.step)
     loaders = build_loaders(accelerator, args, data, network.config, shapes, batch_split, steps)
     with not_compiled_whole(accelerator):
@@ -133,7 +133,6 @@ def fit(
     log = publisher.log
     clock = schedule.clock  # of a run with --max-minutes
     model.train()
-    clock.start()
     for micro_batches, indices in training_steps(accelerator, train_loader, log.data_ready):  # one optimizer step
         if guard.run_ends:
             break

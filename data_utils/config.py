@@ -3,16 +3,15 @@
 They are the flags of train.py on data: the first part of its table of settings.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from data_utils.class_names import BACKGROUND, OUTSIDE, holds_names
 from data_utils.point_states import ABSENCES
 from runtime.errors import DataError
 from runtime.settings import setting
-from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed, checked
+from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed
 
 LANDMARKS = "landmarks"  # the tasks that the layout of a data set may tell
 OVERLAPPING = "overlapping"
@@ -137,11 +136,6 @@ class DataConfig:
         "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
     )
     seed: Seed = setting("of weights, order of the images and augmentation", group=RUN, default=0)
-
-    @classmethod
-    def from_flags(cls, flags: Mapping[str, Any]) -> "DataConfig":
-        """The settings among flags by their names, as JSON has them."""
-        return cls(**checked(cls, dict(flags)))
 
     @property
     def may_crop(self) -> bool:

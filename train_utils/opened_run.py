@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.models import load_model
 from runtime.console import say
@@ -69,7 +67,7 @@ class OpenedRun:
         """Where the run stands before its first step here."""
         return RunState() if self.checkpoint is None else self.checkpoint.state
 
-    def schedule(self, accelerator: Accelerator, args: TrainSettings, info: DatasetInfo) -> Schedule:
+    def schedule(self, args: TrainSettings, info: DatasetInfo, processes: int) -> Schedule:
         """The schedule by the steps of the run or, with --max-minutes, by the clock.
 
         A resumed run whose steps were counted keeps them.
@@ -78,10 +76,9 @@ class OpenedRun:
         if args.max_minutes and self.checkpoint is not None:
             max_steps = self.checkpoint.settings.total_steps or None  # 0 if the clock decides
         clock = Clock(
-            accelerator,
-            minutes=None if max_steps else args.max_minutes,
-            minutes_used=self.state().elapsed / 60_000,
-            report_share=report_share(info, accelerator.num_processes),
+            None if max_steps else args.max_minutes,
+            self.state().elapsed / 60_000,
+            report_share=report_share(info, processes),
             spaces_evaluations=self.flags.eval_every is None,
         )
         return Schedule.from_args(args, len(info.train), max_steps, clock)

@@ -12,20 +12,34 @@ from tasks.task import Task
 from train_utils.evaluation import Evaluation
 
 
+class Reading(NamedTuple):
+    """What the clock of a run says as a step begins.
+
+    Args:
+        now: the milliseconds that the run has used; 0 if its steps are counted.
+        total: those that it has for training.
+        affords_evaluation: whether evaluations keep to their part of the time if another one follows.
+    """
+
+    now: int = 0
+    total: int = 0
+    affords_evaluation: bool = True
+
+
 class StepResult(NamedTuple):
     """The result of an optimizer step.
 
     Args:
         loss, grad_norm: over all processes.
         is_stop_requested: whether any process was asked to stop.
-        began: when the step began, in milliseconds of the main process's clock.
+        reading: of the main process's clock.
     """
 
     step: int
     loss: float
     grad_norm: float
     is_stop_requested: bool
-    began: int = 0
+    reading: Reading = Reading()
 
     @property
     def is_made(self) -> bool:

@@ -9,49 +9,49 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import psutil
-import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast
 from torch.optim import Optimizer
 
+from runtime.launch import launcher_words
+from runtime.machine import ProcessorTimes, processor_times
 from train_utils.optim import learning_rate
-from train_utils.run_state import RunState, StepResult
+from train_utils.run_state import Reading, RunState, StepResult
 from train_utils.settings.train_settings import TrainSettings
 
 ENDLESS = 2**40  # steps that are offered to a run by the clock
 WARMUP_SHARE = 20  # the learning rate rises in this part of the run
 ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
-FINISH = 2500  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
+FINISH = 2500  # milliseconds for charts and the report, without their pictures, if no other program is busy
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
+RECENT_TIME = 10_000  # milliseconds over which the wait for a processor is measured
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
 EVALUATION_PART = 10  # evaluations take at most one part in so many of the time since training began
-# when the process began, on the monotonic clock: it has imported modules before this line
-PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def program_start() -> float:
+    """When the program began, on the monotonic clock: this process, or the launcher that has started it.
+
+    A launcher that has started the processes of a run again is older than these.
+    """
+    process = psutil.Process()
+    if launcher_words() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        process = process.parent() or process
+    return time.monotonic() - (time.time() - process.create_time())
+
+
+PROGRAM_START = program_start()
 
 
 def milliseconds_since_start() -> int:
-    """The time since this process began."""
-    return int(1000 * (time.monotonic() - PROCESS_START))
-
-
-def slowness() -> float:
-    """About how many times as long a single thread takes as on a quiet machine, since other programs are busy too.
-
-    With a load of 13 on two processors, the report of a run took three to four times as long.
-    """
-    if not hasattr(os, "getloadavg"):  # Windows has no such number
-        return 1.0
-    own_load = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * torch.get_num_threads()
-    others = max(0.0, os.getloadavg()[0] - own_load)
-    return 1 + others / (3 * (os.cpu_count() or 1))
+    """The time since the program began."""
+    return int(1000 * (time.monotonic() - PROGRAM_START))
 
 
 class Clock:
     """The progress of a run by time, `done` of `total` milliseconds, the same numbers on all processes.
 
-    The main process's time travels with the exchange of each step, so no process waits for it. `total` is the part of
-    the run's minutes that is for training: the last evaluation, the last save and the report come after it. In a run
+    The main process's `reading` travels with the exchange of each step, so no process waits for it. `total` is the part
+    of the run's minutes that is for training: the last evaluation, the last save and the report come after it. In a run
     without minutes nothing here does anything.
 
     Args:
@@ -63,27 +63,30 @@ class Clock:
 
     def __init__(
         self,
-        accelerator: Accelerator,
-        minutes: float | None,
-        minutes_used: float,
+        minutes: float | None = None,
+        minutes_used: float = 0.0,
         *,
         report_share: float = 0.0,
         spaces_evaluations: bool = True,
     ) -> None:
-        self.accelerator = accelerator
         self.budget = int(60_000 * (minutes or 0))
         self.before = int(60_000 * minutes_used)
         self.report_share = report_share
         self.spaces_evaluations = spaces_evaluations
-        self.evaluated = 0  # milliseconds of all evaluations
-        self.begin = 0  # of the first step of this process
         self.done = 0
         self.total = self.budget
-        self.is_over = False  # whether the next step would cross the end; only `note` changes it
-        self._evaluations: list[int] = []  # milliseconds of each
+        self.affords_evaluation = True  # whether evaluations keep to their part of the time if another one follows
+        self.is_over = False  # whether the next step would cross the end
+        self._begin: int | None = None  # of the first step of this process
+        self._sent = Reading(0, self.budget)  # the last reading
+        self._evaluated = 0  # milliseconds of all evaluations
+        # milliseconds of each evaluation and save, without waiting for a processor that other programs use
+        self._evaluations: list[int] = []
         self._saves: list[int] = []
         self._last: StepResult | None = None  # the last step, unless there was a pause behind it
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._slowness = 1.0  # how many times as long work takes as it would if no other program were busy
+        self._measured = ProcessorTimes(0, 0)  # up to where the slowness is measured
 
     def now(self) -> int:
         """Milliseconds that the run has used, on this process's own clock."""
@@ -94,76 +97,84 @@ class Clock:
         """Whether a save should be waited for, since nobody knows yet how long one takes."""
         return bool(self.budget) and not self._saves
 
+    def reading(self) -> Reading:
+        """What the clock says as a step begins; the main process's is for all."""
+        if not self.budget:
+            return Reading()
+        self._measure_slowness()
+        now = self.now()
+        work = RESERVE * (self._evaluation + max(self._saves, default=0)) + self.report_share * self._evaluation
+        total = self.budget - int(self._slowness * (work + FINISH))
+        # the share that is done never falls, even if the evaluations become faster
+        if self._sent.now:
+            total = min(total, now * self._sent.total // self._sent.now)
+        self._sent = Reading(now, max(1, total), self._keeps_part(now))
+        return self._sent
+
     def note(self, results: Iterable[StepResult], step: int) -> None:
-        """Take over the times at which steps began, after `step` steps; all processes have the same results."""
+        """Take over the readings of steps, after `step` steps; all processes have the same results."""
         if not self.budget:
             return
         for result in results:
+            reading = result.reading
             if self._last is not None:
-                self._steps.append((result.began - self._last.began) / (result.step - self._last.step))
+                self._steps.append((reading.now - self._last.reading.now) / (result.step - self._last.step))
             self._last = result
-            self.done = max(self.done, result.began)
+            self.done, self.total, self.affords_evaluation = reading
+            if self._begin is None:
+                self._begin = self.done
             # the steps after this one are made or queued, and the next one comes behind them
             steps_ahead = step - result.step + 2
-            self.is_over = result.began + steps_ahead * self._longest_step > self.total
+            longest = max(self._steps, default=0.0)
+            self.is_over = self.done + steps_ahead * longest > self.total
 
-    def evaluating(self) -> AbstractContextManager[None]:
-        """A context for an evaluation; every process must enter it."""
-        return self._measuring(self._evaluations)
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context for an evaluation."""
+        begin = self.now()
+        with self._measuring(self._evaluations):
+            yield
+        self._evaluated += self.now() - begin
 
     def saving(self, state: RunState) -> AbstractContextManager[None]:
-        """A context for a save, which notes the time in the state; every process must enter it."""
+        """A context for a save, which notes the time in the state."""
         state.elapsed = self.now() if self.budget else 0
         return self._measuring(self._saves)
 
     @contextmanager
     def _measuring(self, durations: list[int]) -> Iterator[None]:
         begin = self.now()
+        waited = processor_times().waiting
         yield
-        durations.append(self.now() - begin)
-        self.synchronize()
-
-    def start(self) -> None:
-        """Begin the training; every process must call it."""
-        self.synchronize()
-        self.begin = self.done
-
-    def synchronize(self) -> None:
-        """Take over the main process's time, and what it keeps for the end of the run; every process must call it."""
-        if not self.budget:
-            return
-        report = FINISH * slowness() + self.report_share * self._evaluation
-        end = int(RESERVE * (self._evaluation + max(self._saves, default=0)) + report)
-        times = torch.tensor([self.now(), self.budget - end, sum(self._evaluations)], device=self.accelerator.device)
-        now, total, self.evaluated = broadcast(times).tolist()
-        before = self.done
-        self.done = max(self.done, now)
-        # the share that is done never falls, even if the evaluations become faster
-        most = self.done * self.total // before if before else total
-        self.total = max(1, min(most, total))
+        durations.append(self.now() - begin - (processor_times().waiting - waited))
         self._last = None
 
     def needs_evaluation(self, epochs: float) -> bool:
         """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
-        is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - self.begin) >= self.total - self.begin
+        begin = self._begin or 0
+        is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - begin) >= self.total - begin
         return bool(self.budget) and not self._evaluations and is_late
 
-    @property
-    def affords_evaluation(self) -> bool:
+    def _keeps_part(self, now: int) -> bool:
         """Whether all evaluations keep to their part of the time if another one follows; the first one always does."""
-        if not self.budget or not self.spaces_evaluations or not self._evaluations:
+        if not self.spaces_evaluations or not self._evaluations or self._begin is None:
             return True
-        with_another = self.evaluated + self.evaluated / len(self._evaluations)
-        return EVALUATION_PART * with_another <= self.done - self.begin
+        with_another = self._evaluated + self._evaluated / len(self._evaluations)
+        return EVALUATION_PART * with_another <= now - self._begin
 
     @property
     def _evaluation(self) -> int:
         """Milliseconds of the longest evaluation, without the first one, which warms up, if there are others."""
         return max(self._evaluations[1:] or self._evaluations, default=0)
 
-    @property
-    def _longest_step(self) -> float:
-        return max(self._steps, default=0.0)
+    def _measure_slowness(self) -> None:
+        """Compare the time that this process has worked with the time that it has waited for a processor."""
+        times = processor_times()
+        running = times.running - self._measured.running
+        waiting = times.waiting - self._measured.waiting
+        if running + waiting >= RECENT_TIME:
+            self._slowness = (running + waiting) / max(1, running)
+            self._measured = times
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
-from train_utils.run_state import RunState, StepResult
+from train_utils.run_state import Reading, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.sharding import gather_tensor
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
+MESSAGE = 6  # numbers that a process tells the others in a step
 TIME_BASE = 65_536  # milliseconds
 
 
@@ -62,7 +63,7 @@ class StepGuard:
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
-        self._values: Tensor  # (5,): loss, gradient norm and the message of the step; `judge` sets it
+        self._values: Tensor  # (2 + MESSAGE,): loss, gradient norm and the message of the step; `judge` sets it
         # of steps whose results are not known yet: number, indices of this process's records, and the values to come
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
@@ -75,17 +76,18 @@ class StepGuard:
             _start_momentum(self._optimizer)
 
     def message(self, like: Tensor) -> Tensor:
-        """What this process tells the others in a step, (3,), to be added up; with the type and device of `like`.
+        """What this process tells the others in a step, (MESSAGE,), to be added up; of the type and device of `like`.
 
-        These are whether it was asked to stop, and, of the main process, the time. Two numbers hold the time, since
-        float32 counts to 16 million only.
+        These are whether it was asked to stop and, of the main process, the reading of the clock. Two numbers hold each
+        time, since float32 counts to 16 million only.
         """
-        now = 0
+        reading = Reading(affords_evaluation=False)
         if self.accelerator.is_main_process:
-            now = self.schedule.clock.now()
-        high, low = divmod(now, TIME_BASE)
+            reading = self.schedule.clock.reading()
+        times = [*divmod(reading.now, TIME_BASE), *divmod(reading.total, TIME_BASE)]
+        numbers = [self._stop.is_asked, reading.affords_evaluation, *times]
         # filled on the device: a copy from the host would wait
-        return torch.cat([like.new_full((1,), number) for number in (self._stop.is_asked, high, low)])
+        return torch.cat([like.new_full((1,), number) for number in numbers])
 
     def begin_step(self) -> None:
         """Copy the running statistics; call it before the forward pass."""
@@ -98,7 +100,7 @@ class StepGuard:
 
         Args:
             grad_norm: the norm before clipping; of DeepSpeed a Python number, of FSDP spread over the processes.
-            message: (3,), the sum of all processes' messages.
+            message: (MESSAGE,), the sum of all processes' messages.
         """
         whole_norm = gather_tensor(torch.as_tensor(grad_norm, device=loss.device))
         self._values = torch.cat([torch.stack([loss.detach(), whole_norm]), message])
@@ -118,7 +120,7 @@ class StepGuard:
     def results(self) -> list[StepResult]:
         """The results of the steps that are known now, of all steps where the run logs, evaluates or saves.
 
-        Every process must call it. The clock takes over the times of the steps.
+        Every process must call it. The clock takes over its readings.
         """
         results = self.settle(everything=self.accelerator.device.type == "cpu")
         self.schedule.clock.note(results, self.state.step)
@@ -148,8 +150,12 @@ class StepGuard:
         self._pending = self._pending[count:]
         arrived = LateRead.read([values for _, _, values in steps])
         results = []
-        for (number, indices, _), (loss, grad_norm, stop_requests, high, low) in zip(steps, arrived, strict=True):
-            result = StepResult(number, loss, grad_norm, bool(stop_requests), int(TIME_BASE * high + low))
+        for (number, indices, _), (loss, grad_norm, stop_requests, affords, *times) in zip(steps, arrived, strict=True):
+            now_high, now_low, total_high, total_low = map(int, times)
+            now = TIME_BASE * now_high + now_low
+            total = TIME_BASE * total_high + total_low
+            reading = Reading(now, total, bool(affords))
+            result = StepResult(number, loss, grad_norm, bool(stop_requests), reading)
             results.append(result)
             self._count(result, indices)
         if any(result.is_stop_requested for result in results):

@@ -56,7 +56,7 @@ WITHOUT_LENGTH = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-
 
 @pytest.mark.flags("--max-minutes")
 def test_of_minutes_and_epochs_the_shorter_ends_the_run(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("train_utils.schedule.PROCESS_START", time.monotonic())  # this process may be old
+    monkeypatch.setattr("train_utils.schedule.PROGRAM_START", time.monotonic())  # this process is old
     flags = ["--dataset", run.data, *WITHOUT_LENGTH, "--batch-size", "4", "--max-minutes", "9", "--epochs"]
     by_epochs = run_train(tmp_path / "epochs", *flags, "2")
     assert by_epochs.steps("train/loss") == [1, 2, 3, 4]

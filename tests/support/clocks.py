@@ -2,4 +2,4 @@
 
 from train_utils.schedule import Clock
 
-NO_CLOCK = Clock(None, None, 0.0)  # of a run whose steps are counted
+NO_CLOCK = Clock()  # of a run whose steps are counted

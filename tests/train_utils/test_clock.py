@@ -5,13 +5,15 @@ Module: train_utils/schedule.py.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support.in_process import run_train
 from support.launches import launch
 
+from runtime.machine import ProcessorTimes
 from train_utils import schedule as clock_module
 from train_utils.optim import learning_rate
 from train_utils.run_state import RunState, StepResult
@@ -23,33 +25,31 @@ QUICK = [*NETWORK, "--batch-size", "4", "--tracker", "none", "--log-every", "1"]
 
 @pytest.fixture
 def time(monkeypatch) -> SimpleNamespace:
-    """The milliseconds since the process began, which only the test changes."""
-    now = SimpleNamespace(value=0)
+    """The milliseconds since the program began, and those of them in which it waited for a processor."""
+    now = SimpleNamespace(value=0, waited=0)
     monkeypatch.setattr(clock_module, "milliseconds_since_start", lambda: now.value)
-    monkeypatch.setattr("os.getloadavg", lambda: (1.0, 1.0, 1.0))
+    monkeypatch.setattr(clock_module, "processor_times", lambda: ProcessorTimes(now.value - now.waited, now.waited))
     return now
 
 
-def new_clock(minutes: float = 1.0, used: float = 0.0) -> Clock:
-    return Clock(SimpleNamespace(device=torch.device("cpu")), minutes, used)
+def make_step(clock: Clock, time: SimpleNamespace, step: int, milliseconds: int) -> None:
+    reading = clock.reading()
+    time.value += milliseconds
+    clock.note([StepResult(step, 1.0, 1.0, False, reading)], step)
 
 
-def train_on(clock: Clock, time: SimpleNamespace, step_milliseconds: int, first: int = 1) -> int:
-    """Make steps until the clock ends them; the number of the last one."""
-    step = first - 1
+def train_on(clock: Clock, time: SimpleNamespace, step_milliseconds: int) -> None:
+    """Make steps until the clock ends them."""
+    step = 0
     while not clock.is_over:
         step += 1
-        began = clock.now()
-        time.value += step_milliseconds
-        clock.note([StepResult(step, 1.0, 1.0, False, began)], step)
-    return step
+        make_step(clock, time, step, step_milliseconds)
 
 
 @pytest.mark.parametrize("step_milliseconds", [70, 1_300, 9_000])
 def test_a_run_ends_before_its_time_by_less_than_two_steps_and_what_the_end_takes(time, step_milliseconds):
-    clock = new_clock()
+    clock = Clock(1.0)
     time.value = 5_000
-    clock.start()
     with clock.evaluating():
         time.value += 2_000
     with clock.saving(RunState()):
@@ -60,29 +60,31 @@ def test_a_run_ends_before_its_time_by_less_than_two_steps_and_what_the_end_take
 
 
 def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(time):
-    clock = new_clock()
-    clock.start()
+    clock = Clock(1.0)
     shares = []
-    for duration in (9_000, 500, 6_000, 100):
+    for step, duration in enumerate((9_000, 500, 6_000, 100), 1):
         time.value += 4_000
-        clock.note([StepResult(len(shares) + 1, 1.0, 1.0, False, time.value)], len(shares) + 1)
         with clock.evaluating():
             time.value += duration
+        make_step(clock, time, step, 100)
         shares.append(clock.done / clock.total)
     assert shares == sorted(shares)
     assert clock.total == 60_000 - clock_module.FINISH - 1.25 * 6_000
 
 
-def test_the_report_has_more_time_on_a_busy_machine(time, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    totals = []
-    for load in (0.5, 1.0, 3.0, 13.0):
-        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
-        clock = new_clock()
-        clock.start()
-        totals.append(60_000 - clock.total)
-    assert totals == [2500, 2500, 3333, 7500]
+def test_the_end_has_more_time_where_other_programs_keep_the_processors_busy(time):
+    kept = []
+    for waited in (0, 6_000, 9_000):
+        time.value, time.waited = 0, 0
+        clock = Clock(1.0)
+        time.value, time.waited = 12_000, waited
+        with clock.evaluating():
+            time.value += 2_000
+            time.waited += 1_000
+        make_step(clock, time, 1, 100)
+        kept.append(60_000 - clock.total)
+    work = clock_module.FINISH + 1.25 * 1_000  # what the evaluation takes while nobody else is busy
+    assert kept == [int(work * 14 / 13), int(work * 14 / 7), int(work * 14 / 4)]
 
 
 @pytest.mark.parametrize(
@@ -91,46 +93,40 @@ def test_the_report_has_more_time_on_a_busy_machine(time, monkeypatch):
     ids=["early", "an epoch", "a tenth of the time"],
 )
 def test_the_first_evaluation_comes_after_an_epoch_or_a_tenth_of_the_time(time, passed, epochs, is_due):
-    clock = new_clock()
+    clock = Clock(1.0)
     time.value = 10_000
-    clock.start()
-    time.value += passed
-    clock.synchronize()
+    make_step(clock, time, 1, passed)
+    make_step(clock, time, 2, 0)
     assert clock.needs_evaluation(epochs) is is_due
     with clock.evaluating():
         pass
     assert not clock.needs_evaluation(epochs)
 
 
-def test_evaluations_wait_until_they_take_a_tenth_of_the_time(time):
-    clock = new_clock()
-    clock.start()
-    assert clock.affords_evaluation
-    time.value = 5_000
+@pytest.mark.parametrize(("spaces", "affords"), [(True, [True, False, True]), (False, [True, True, True])])
+def test_evaluations_wait_until_they_take_a_tenth_of_the_time_unless_their_steps_are_typed(time, spaces, affords):
+    clock = Clock(1.0, spaces_evaluations=spaces)
+    make_step(clock, time, 1, 5_000)
+    afforded = [clock.affords_evaluation]
     with clock.evaluating():
         time.value += 1_000
-    time.value = 19_999
-    clock.synchronize()
-    assert not clock.affords_evaluation
-    clock.spaces_evaluations = False  # --eval-every is typed
-    assert clock.affords_evaluation
-    clock.spaces_evaluations = True
-    time.value = 20_000
-    clock.synchronize()
-    assert clock.affords_evaluation
+    for step, now in ((2, 19_999), (3, 20_000)):
+        time.value = now
+        make_step(clock, time, step, 0)
+        afforded.append(clock.affords_evaluation)
+    assert afforded == affords
 
 
 def test_a_resumed_run_has_the_time_that_is_left(time):
-    clock = new_clock(minutes=3, used=2)
+    clock = Clock(3, 2)
     time.value = 10_000
-    clock.start()
-    assert clock.done == 130_000
     train_on(clock, time, 1_000)
+    assert clock.done > 160_000
     assert 50_000 < time.value < 60_000
 
 
 def test_a_save_keeps_the_time_and_the_first_one_is_waited_for(time):
-    clock = new_clock(minutes=3, used=1)
+    clock = Clock(3, 1)
     time.value = 7_000
     state = RunState()
     assert clock.measures_save
@@ -141,10 +137,8 @@ def test_a_save_keeps_the_time_and_the_first_one_is_waited_for(time):
 
 
 def test_a_run_of_counted_steps_has_no_clock(time):
-    clock = Clock(None, None, 0.0, report_share=0.5)
-    time.value = 10**9
-    clock.start()
-    clock.note([StepResult(1, 1.0, 1.0, False, 10**9)], 1)
+    clock = Clock(report_share=0.5)
+    make_step(clock, time, 1, 10**9)
     state = RunState()
     with clock.evaluating(), clock.saving(state):
         pass
@@ -154,14 +148,29 @@ def test_a_run_of_counted_steps_has_no_clock(time):
     assert state.elapsed == 0
 
 
+def test_a_program_begins_with_its_launcher_unless_that_has_started_its_processes_again(monkeypatch):
+    own = clock_module.program_start()
+    monkeypatch.setattr(clock_module, "launcher_words", lambda: ["accelerate"])
+    assert clock_module.program_start() < own  # the parent of this process
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert clock_module.program_start() == pytest.approx(own, abs=0.5)
+
+
+@contextmanager
+def quick_end() -> Iterator[None]:
+    """Within, a program that is old already begins now, and other programs do not make its end longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock_module, "PROGRAM_START", clock_module.time.monotonic())
+        patch.setattr(clock_module, "FINISH", 500)
+        patch.setattr(clock_module, "processor_times", lambda: ProcessorTimes(0, 0))
+        yield
+
+
 @pytest.fixture(scope="module")
 def timed(tiny_folder, tmp_path_factory):
     """A run of nine seconds."""
     folder = tmp_path_factory.mktemp("timed") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "PROCESS_START", clock_module.time.monotonic())
-        patch.setattr(clock_module, "FINISH", 500)
-        patch.setattr(clock_module, "slowness", lambda: 1.0)
+    with quick_end():
         return run_train(folder, "--dataset", tiny_folder, *QUICK, "--max-minutes", "0.2")
 
 
@@ -180,14 +189,12 @@ def test_the_learning_rate_of_a_run_by_the_clock_falls_with_the_time(timed):
     assert learning_rate(30_000, 60_000, 1.0, 0, "cosine") == pytest.approx((1 + math.cos(math.pi / 2)) / 2)
 
 
-def test_more_minutes_go_on_where_the_run_had_ended(timed, tiny_folder, monkeypatch):
+def test_more_minutes_go_on_where_the_run_had_ended(timed, tiny_folder):
     last = timed.steps("train/loss")[-1]
-    monkeypatch.setattr(clock_module, "PROCESS_START", clock_module.time.monotonic())
-    monkeypatch.setattr(clock_module, "FINISH", 500)
-    monkeypatch.setattr(clock_module, "slowness", lambda: 1.0)
     flags = ["--dataset", tiny_folder, *QUICK, "--resume", "auto", "--max-minutes"]
-    assert "the run has finished" in run_train(timed.folder, *flags, "0.2").output
-    longer = run_train(timed.folder, *flags, "0.3")
+    with quick_end():
+        assert "the run has finished" in run_train(timed.folder, *flags, "0.2").output
+        longer = run_train(timed.folder, *flags, "0.3")
     assert longer.exit_code == 0, longer.output
     assert longer.steps("train/loss")[-1] > last
 

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from accelerate import Accelerator
 from support.in_process import parsed
 from support.runs import SMALL_MODEL, checkpoint_of, opened_run, unplanned
 from support.splits import unread_info, unread_split
@@ -132,7 +131,7 @@ VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
 
 def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path):
     flags = unplanned("--max-minutes", "3")
-    schedule = opened_run(tmp_path, flags, checkpoint_of(total_steps=70)).schedule(Accelerator(cpu=True), flags, IMAGES)
+    schedule = opened_run(tmp_path, flags, checkpoint_of(total_steps=70)).schedule(flags, IMAGES, 1)
     assert schedule.total_steps == 70
     assert not schedule.clock.budget
 
@@ -141,7 +140,7 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
     checkpoint = checkpoint_of(flags={"max_minutes": 3})
     checkpoint.state.elapsed = 90_000
     flags = unplanned("--max-minutes", "3")
-    schedule = opened_run(tmp_path, flags, checkpoint).schedule(Accelerator(cpu=True), flags, IMAGES)
+    schedule = opened_run(tmp_path, flags, checkpoint).schedule(flags, IMAGES, 1)
     assert schedule.total_steps == 0
     assert schedule.clock.budget == 180_000
     assert schedule.clock.before == 90_000

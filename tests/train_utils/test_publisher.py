@@ -102,7 +102,7 @@ def test_a_run_is_marked_as_finished_once_its_model_is_published(run, data, tmp_
 
 
 def test_a_run_by_the_clock_that_is_stopped_has_no_planned_steps(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("train_utils.schedule.PROCESS_START", time.monotonic())  # this process may be old
+    monkeypatch.setattr("train_utils.schedule.PROGRAM_START", time.monotonic())  # this process is old
     monkeypatch.setattr(train.StepGuard, "run_ends", property(lambda guard: guard.state.step == 3))
     flags = ["--max-minutes", "9", *TINY, "--batch-size", "4", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags)

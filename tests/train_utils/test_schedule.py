@@ -91,7 +91,7 @@ def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(
 
 @pytest.mark.parametrize(("done", "rate"), [(0, 0.5), (900, 0.0244717)], ids=["steps are ahead", "time is ahead"])
 def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rate):
-    clock = Clock(None, 1.0, 0.0)
+    clock = Clock(1.0)
     clock.done, clock.total = done, 1000
     flags = unplanned("--warmup-steps", "1", "--learning-rate", "1")
     schedule = Schedule.from_args(flags, 10, 11, clock)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -125,7 +126,7 @@ class OptimizerKind(NamedTuple):
     """An optimizer, and what is known of it.
 
     Args:
-        build: makes it from groups of parameters, `lr` and `fused`.
+        build: makes it from groups of parameters and `lr`; and `fused`, if it has such a kernel.
         orthogonalizes: whether hidden kernels are a group of their own; such an optimizer needs whole weights.
         fuses_shards: whether its fused kernel takes the DTensors of FSDP (torch 2.13).
     """
@@ -166,9 +167,12 @@ def build_optimizer(
             f"--optimizer {name}: needs whole weights, and this launch profile spreads them over the processes; give"
             " --optimizer adamw, or a profile without FSDP and DeepSpeed"
         )
-    # DeepSpeed has updates of its own
-    is_fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and kind.fuses_shards)
-    return kind.build(_parameter_groups(model, weight_decay, kind.orthogonalizes), lr=learning_rate, fused=is_fused)
+    options: dict[str, Any] = {"lr": learning_rate}
+    if "fused" in signature(kind.build).parameters:
+        # DeepSpeed has updates of its own
+        takes_shards = distributed_type == DistributedType.FSDP and kind.fuses_shards
+        options["fused"] = distributed_type not in SHARDING or takes_shards
+    return kind.build(_parameter_groups(model, weight_decay, kind.orthogonalizes), **options)
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: bool) -> list[dict]:

@@ -70,7 +70,7 @@ class StepGuard:
         self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # kernels want this type
-        self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
+        self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults.get("fused"))
         if self._is_fused:  # the hook refers to the flag only: a reference to the guard would keep everything alive
             self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)

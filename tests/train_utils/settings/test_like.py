@@ -1,4 +1,7 @@
-"""--like: the flags of a recorded run, and what a repeated run does otherwise."""
+"""--like: the flags of a recorded run, and what a repeated run does otherwise.
+
+Modules: train_utils/settings/flags.py.
+"""
 
 import json
 import platform
@@ -93,6 +96,16 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
     assert versions == f"it was recorded with python 2.7 (here {platform.python_version()}), {here}"
 
 
+def refused_line(capsys: pytest.CaptureFixture[str], folder: Path, record: str) -> str:
+    """What train.py says of a record that it cannot use, in one line."""
+    (folder / "run.json").write_text(record)
+    with pytest.raises(SystemExit) as ended:
+        parsed("--like", str(folder), "--loss", "ce")
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -107,11 +120,33 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
 )
 def test_a_recorded_value_that_no_run_has_is_named(tmp_path, capsys, name, value):
     flags = flags_as_json(parsed("--dataset", "data", "--plan", "none")) | {name: value}
-    (tmp_path / "run.json").write_text(json.dumps({"flags": flags}))
-    with pytest.raises(SystemExit) as ended:
-        parsed("--like", str(tmp_path), "--loss", "ce")
-    assert ended.value.code == 2
-    assert f"--like {tmp_path} cannot be read ({name} is {json.dumps(value)}, expected " in capsys.readouterr().err
+    capsys.readouterr()
+    line = refused_line(capsys, tmp_path, json.dumps({"flags": flags}))
+    assert f"--like {tmp_path} cannot be read ({name} is {json.dumps(value)}, expected " in line
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("{", "cannot be read ("),
+        ('{"run": {}}', "cannot be read (it lacks flags)"),
+        ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_refused(tmp_path, capsys, content, line):
+    assert f"--like {tmp_path} {line}" in refused_line(capsys, tmp_path, content)
+
+
+MINUTES = ("--max-minutes", "3", "--output-dir", "/x", "--resume", "auto", "--push-to-hub", "me/cells")
+
+
+def test_measured_minutes_become_the_steps_that_they_were_unless_a_length_is_given(like):
+    args = like(MINUTES)
+    assert (args.max_steps, args.max_minutes) == (70, None)
+    assert (args.output_dir, args.resume, args.push_to_hub) == (None, None, None)  # of that run alone
+    assert like(MINUTES, "--max-minutes", "5").max_steps is None
+    args = like(MINUTES, "--epochs=5")
+    assert (args.epochs, args.max_steps, args.max_minutes) == (5, None, None)
 
 
 def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, capsys):

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.confusion import sums_by_cell
+from tasks.confusion import in_parts, sums_by_cell
 
 BINS = 15  # of equal width, as in Guo et al.: ((b - 1) / 15, b / 15]
 STEPS = 2**20  # a confidence is counted in whole steps of 1 / STEPS; float32 holds each number of steps exactly
-PIXELS_AT_ONCE = 2**22  # each pixel takes tens of bytes while it is counted
 
 
 def no_counts(device: torch.device | str = "cpu") -> Tensor:
@@ -31,8 +30,7 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
         confidence, is_right, is_counted: tensors of one shape; confidences are in 0..1, the others are bool.
     """
     counts = no_counts(confidence.device)
-    parts = [tensor.flatten().split(PIXELS_AT_ONCE) for tensor in (confidence, is_right, is_counted)]
-    for values, right, counted in zip(*parts, strict=True):
+    for values, right, counted in in_parts(confidence, is_right, is_counted):
         steps = (values.float() * STEPS).round().long()
         bins = (steps * BINS // STEPS).clamp_max(BINS - 1)  # only the steps 0 and STEPS lie on a border of bins
         bins = torch.where(counted, bins, BINS)  # an additional bin holds the pixels that do not count

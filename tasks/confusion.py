@@ -1,6 +1,6 @@
 """One integer confusion matrix over the whole data set, from which all scores are computed at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ BOUNDARY_COLUMNS = (Column("boundary_iou", "bound. IoU"), Column("hd95", "HD95 (
 OTHER_COLUMNS = (Column("precision", "precision"), Column("recall", "recall"))
 PIXELS_COLUMN = Column("pixels", "pixels", ",")
 ERROR_COLUMNS = (Column("missed", "missed", ","), Column("false", "wrongly found", ","))
-PIXELS_AT_ONCE = 2**24  # each pixel takes tens of bytes while it is counted
+PIXELS_AT_ONCE = 2**22  # each pixel takes tens of bytes while it is counted
 
 
 def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int) -> Tensor:
@@ -26,14 +26,17 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int) -> Tensor:
     Matrices add up over images, batches and processes; ignored pixels are counted nowhere.
     """
     counts = torch.zeros(num_classes**2 + 1, dtype=torch.int64, device=preds.device)
-    for pred_pixels, mask_pixels in zip(
-        preds.flatten().split(PIXELS_AT_ONCE), masks.flatten().split(PIXELS_AT_ONCE), strict=True
-    ):
+    for pred_pixels, mask_pixels in in_parts(preds, masks):
         truth = mask_pixels.long()
         # ignored pixels go to one cell beyond the matrix, which is cheaper than selecting the valid pixels
         cells = torch.where(truth == IGNORE_INDEX, num_classes**2, truth * num_classes + pred_pixels)
         counts += sums_by_cell(cells, num_classes**2 + 1)
     return counts[:-1].view(num_classes, num_classes)
+
+
+def in_parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The pixels of tensors of one shape, some at a time."""
+    return zip(*(tensor.flatten().split(PIXELS_AT_ONCE) for tensor in tensors), strict=True)
 
 
 def sums_by_cell(cells: Tensor, size: int, values: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ PNGs and TIFFs are written some rows at a time, however large they are.
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -204,8 +203,6 @@ def write_geotiff(
 
 def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
     """Write a TIFF of grey pages (H, W)."""
-    content = BytesIO()  # tifffile wants the name of a file, and a temporary one may have none
-    with tifffile.TiffWriter(content) as writer:
+    with tifffile.TiffWriter(file) as writer:
         for page in pages:  # one by one: three together could be taken for a color
             writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
-    file.write(content.getvalue())

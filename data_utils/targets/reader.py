@@ -283,10 +283,6 @@ class LabelReader(MaskReader):
     class_pixels: tuple[int, ...] = field(default=(), kw_only=True)
     label_sets: LabelSets | None = field(default=None, kw_only=True)
 
-    @abstractmethod
-    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
-        """How many pixels each class has, given those of each mask value."""
-
     @property
     @abstractmethod
     def class_values(self) -> Sequence[Sequence[MaskValue]]:
@@ -297,7 +293,7 @@ class LabelReader(MaskReader):
         """The classes, for `describe`."""
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
-        return replace(self, class_pixels=tuple(self.count_pixels(pixels)))
+        return self.with_labeled_pixels({None: pixels})
 
     def partly_labeled(
         self,
@@ -313,13 +309,9 @@ class LabelReader(MaskReader):
             return self
         return replace(self, label_sets=sets).with_labeled_pixels(pixels)
 
+    @abstractmethod
     def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         """`with_pixels`, each image counted for the classes that it is labeled for; see `partly_labeled`."""
-        assert self.label_sets is not None
-        counts = np.zeros(len(self.class_names), np.int64)
-        for labeled_for, set_pixels in pixels.items():
-            counts += np.where(self.label_sets.flags_of(labeled_for), self.count_pixels(set_pixels), 0)
-        return replace(self, class_pixels=tuple(counts.tolist()))
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         if self.label_sets is None:

@@ -1,7 +1,8 @@
 """The class of each pixel, from the values of a mask."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from data_utils.class_names import NamedClasses, is_background
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.records import Record
+from data_utils.sources.records import LabelSet, Record
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, MaskReader, resize_back
 from runtime.errors import DataError, SettingsError
@@ -42,13 +43,15 @@ class ClassReader(LabelReader):
     def target(self) -> type[ClassTarget | PartlyLabeledTarget]:
         return PartlyLabeledTarget if self.label_sets else ClassTarget
 
-    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
+    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         counts = [0] * len(self.class_map)
-        for value, count in pixels.items():
-            index = self.class_map.index_of(value)
-            if index is not None and index != IGNORE_INDEX:
-                counts[index] += count
-        return counts
+        for labeled_for, value_counts in pixels.items():
+            classes = self.labeled_classes(labeled_for)
+            for value, count in value_counts.items():
+                index = self.class_map.index_of(value)
+                if index is not None and index != IGNORE_INDEX and (classes is None or index in classes):
+                    counts[index] += count
+        return replace(self, class_pixels=tuple(counts))
 
     @property
     def class_values(self) -> Sequence[Sequence[MaskValue]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -147,13 +146,11 @@ class PointReader(TargetReader):
     @contextmanager
     def open_window(self, record: Record) -> Iterator[TargetWindows]:
         with open_windowed(record["image"]) as picture:
-            yield TargetWindows(picture.size, partial(self.read_window, record, picture.size))
 
-    def read_window(
-        self, record: Record, image_size: tuple[int, int], size: tuple[int, int], window: Window
-    ) -> PointTarget:
-        """The points in a `window` of an image of `image_size` resized to `size` (H, W)."""
-        return self.read(record, image_size, size).crop([slice(*side) for side in window])
+            def read(size: tuple[int, int], window: Window) -> PointTarget:
+                return self.read(record, picture.size, size).crop([slice(*side) for side in window])
+
+            yield TargetWindows(picture.size, read)
 
     def describe(self) -> str:
         return f"{counted(len(self.names), 'landmark')}: {', '.join(self.names)}"

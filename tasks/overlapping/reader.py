@@ -91,32 +91,22 @@ class OverlapReader(LabelReader):
     def labeled_bits(self, labeled_for: LabelSet | None) -> np.int32:
         """The bits of the classes that an image is labeled for."""
         classes = self.labeled_classes(labeled_for)
-        assert classes is not None
+        if classes is None:
+            return self.all_bits
         return np.int32(sum(1 << bit for bit in classes))
 
     def bits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The bits of the present classes and of the unknown ones, int32 each, of mask values of any shape."""
         return unpack_bits(values)
 
-    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
-        truth, _ = self.bits(np.array(list(pixels), np.int64))
-        counts = np.array(list(pixels.values()), np.int64)
-        return [int(counts[truth >> bit & 1 == 1].sum()) for bit in range(len(self.names))]
-
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
-        truth, unknown = self.bits(np.array(list(pixels), np.int64))
-        return self._counted(truth, unknown, np.array(list(pixels.values()), np.int64))
-
     def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         parts = []
-        for labeled_for, counts in pixels.items():
+        for labeled_for, value_counts in pixels.items():
             bits = self.labeled_bits(labeled_for)
-            truth, unknown = self.bits(np.array(list(counts), np.int64))
-            parts.append((truth & bits, unknown | ~bits & self.all_bits, np.array(list(counts.values()), np.int64)))
-        return self._counted(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-    def _counted(self, truth: np.ndarray, unknown: np.ndarray, counts: np.ndarray) -> Self:
-        """The reader that knows how many pixels have some present and some unknown classes, (N,) each."""
+            truth, unknown = self.bits(np.array(list(value_counts), np.int64))
+            pixel_counts = np.array(list(value_counts.values()), np.int64)
+            parts.append((truth & bits, unknown | ~bits & self.all_bits, pixel_counts))
+        truth, unknown, counts = map(np.concatenate, zip(*parts, strict=True))
         class_pixels: list[int] = []
         shares: list[float] = []
         for bit in range(len(self.names)):

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from tasks.classes.scores import MEANS, ClassMeans
-from tasks.confusion import ClassCounts, class_scores, class_table, image_iou
+from tasks.confusion import ClassCounts, class_scores, class_table, image_iou, in_parts
 from tasks.overlapping.target import OverlapTarget, Region
 from tasks.tables import Column, Table
-
-PIXELS_AT_ONCE = 2**22  # each pixel takes some bytes while its bits are counted
 
 
 def planes(bits: Tensor, classes: int) -> Tensor:
@@ -32,8 +30,7 @@ def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int)
     Tables add up over images, strips and processes. Pixels in which a class is unknown are not counted for it.
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
-    parts = [bits.flatten().split(PIXELS_AT_ONCE) for bits in (prediction, truth, known)]
-    for predicted, true, known_part in zip(*parts, strict=True):
+    for predicted, true, known_part in in_parts(prediction, truth, known):
         hits = count_bits(predicted & true & known_part, classes)
         predictions = count_bits(predicted & known_part, classes)
         truths = count_bits(true & known_part, classes)

@@ -85,7 +85,7 @@ def test_counts_of_strips_add_up_exactly(partly_known):
 
 def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
     whole = counts_of(TASK, *partly_known)
-    monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
+    monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
     assert torch.equal(counts_of(TASK, *partly_known), whole)
 
 

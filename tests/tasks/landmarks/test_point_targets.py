@@ -57,11 +57,13 @@ def test_voxels_of_a_resized_volume_keep_their_length(record_of_four):
     assert READER_OF_FOUR.read_volume(record_of_four, header, (2, 4, 4)).unit.tolist() == [10, 2, 0.75]
 
 
-def test_points_of_a_window_are_those_of_the_resized_image():
+def test_points_of_a_window_are_those_of_the_resized_image(tmp_path):
+    Image.new("L", (40, 20)).save(tmp_path / "a.png")
     positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
-    record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
-    reader = PointReader(Landmarks(("a", "b")), (0, 1))
-    target = reader.read_window(record, (20, 40), (10, 20), ((1, 6), (2, 12)))
+    points = PointSource("file", "pixels", positions, np.array([PRESENT] * 2))
+    record = {"image": tmp_path / "a.png", "target": points, "name": "a"}
+    with PointReader(Landmarks(("a", "b")), (0, 1)).open_window(record) as windows:
+        target = windows.read((10, 20), ((1, 6), (2, 12)))
     assert target.points.tolist()[0] == [1, 2.5]
     assert target.states.tolist() == [PRESENT, OUTSIDE]
 

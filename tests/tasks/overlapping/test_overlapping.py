@@ -16,7 +16,6 @@ from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.classes.target import ClassTarget
 from tasks.losses import LOSSES
-from tasks.overlapping import scores as overlapping
 from tasks.overlapping.decode import OverlapDecoder
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.scores import OverlapScores, class_tables
@@ -233,7 +232,7 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
     _, targets = sample()
     prediction = torch.randint(0, 8, targets.truth.shape, generator=torch.Generator().manual_seed(1))
     whole = class_tables(prediction, targets.truth, targets.known, 3)
-    monkeypatch.setattr(overlapping, "PIXELS_AT_ONCE", 77)
+    monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
     assert torch.equal(class_tables(prediction, targets.truth, targets.known, 3), whole)
 
 

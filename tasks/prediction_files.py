@@ -20,7 +20,7 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
-from tasks.drawing import to_rgb, value_limits
+from tasks.drawing import outline_width, to_rgb, value_limits
 from tasks.job import MASK, PROBABILITIES, Job
 from tasks.prediction import PredictedImage
 
@@ -119,9 +119,13 @@ def save_overlay(
         limits = value_limits(np.concatenate([_read(picture, slice(row, row + 1), name) for row in sampled]))
 
     def draw_rows(rows: slice) -> np.ndarray:
-        strip = draw(to_rgb(_read(picture, rows, name), limits), labels[rows])
+        # an outline is where the rows above or below are of another area
+        above = min(rows.start, outline_width(labels))
+        below = min(height - rows.stop, outline_width(labels))
+        strip = np.pad(to_rgb(_read(picture, rows, name), limits), ((above, below), (0, 0), (0, 0)))
+        drawn = draw(strip, labels[rows.start - above : rows.stop + below])
         release(labels)
-        return strip
+        return drawn[above : len(drawn) - below]
 
     with replace_file(path) as file:
         write_png(file, (height, width), map(draw_rows, row_spans(height)), OVERLAY_LEVEL)

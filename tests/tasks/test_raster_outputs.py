@@ -24,6 +24,7 @@ from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Place, read_grid
+from data_utils.image_io.windowed import WindowedArray
 from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.predictor import Predictor
@@ -31,7 +32,9 @@ from runtime.errors import ModelError
 from tasks import prediction_files
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.job import Job
+from tasks.job import OVERLAY, Job
+from tasks.objects.write import ObjectFormat
+from tasks.overlapping.write import OverlapFormat
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_values, values_of_labels, write_geotiff, write_pages, write_png
 from tasks.prediction_format import free_value
@@ -456,6 +459,25 @@ def test_a_picture_is_written_some_rows_at_a_time(shape, dtype):
     file = io.BytesIO()
     write_png(file, shape[:2], (pixels[:1], pixels[1:]), 6)
     assert np.asarray(Image.open(file)).tolist() == pixels.tolist()
+
+
+@pytest.mark.parametrize("width", [40, 1700], ids=["outlines of 1 pixel", "outlines of 3 pixels"])
+@pytest.mark.parametrize(
+    "output_format",
+    [ClassFormat(ClassMap(("a", "b"), (0, 1), None)), OverlapFormat(("a", "b")), ObjectFormat(("nothing", "cell"))],
+    ids=["classes", "overlapping", "objects"],
+)
+def test_outlines_do_not_stop_at_the_rows_that_are_written_together(tmp_path, output_format, width):
+    labels = np.zeros((140, width), np.int32)
+    for number, top in enumerate((5, 64, 127), 1):
+        labels[top : top + 10, 10:30] = number << 8 | 1 if isinstance(output_format, ObjectFormat) else 1
+    labels[32:64, 10:30] = labels[5, 10]  # it ends with the first rows
+    image = np.random.default_rng(0).integers(0, 255, (140, width, 3), dtype=np.uint8)
+    job = Job(image=tmp_path / "a.png", size=labels.shape, output=tmp_path / "out")
+    picture = WindowedArray(image)
+    output_format.write(PredictedImage(job, labels.shape, Prediction(labels), picture), (OVERLAY,))
+    expected = output_format.overlay(image, output_format.drawn(labels))
+    np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])

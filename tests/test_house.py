@@ -79,6 +79,8 @@ ONLY_IN = {
         *LAUNCHED,
     ),
     "nibabel": ("data_utils/image_io/",),
+    "pydicom": ("data_utils/image_io/dicom/",),
+    "highdicom": ("data_utils/image_io/dicom/",),
     "gradio": ("app.py",),
     "transformers": ("unet/backbone.py",),
 }
@@ -105,6 +107,8 @@ NOT_AT_START = (
     "rasterio",
     "pyogrio",
     "shapely",
+    "pydicom",
+    "highdicom",
 )
 IMPORT_OF_A_TEST = re.compile(r"^\s*(?:import|from)\s+((?:\w+\.)?test_\w+)", re.MULTILINE)
 

@@ -26,6 +26,8 @@ def open_data(config: DataConfig) -> OpenedData:
     if train.dims == 2 and config.normalization:
         raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
     warnings = task_warnings(train, config)
+    left_out = dict.fromkeys((*train.metadata.left_out, *val.metadata.left_out))
+    warnings += tuple(f"left out: {line}" for line in left_out)
     if config.val_group is None and config.val_blocks is None:
         warnings += leak_warnings(train, val)
     trusts_values = config.task == Classes.name

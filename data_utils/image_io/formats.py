@@ -70,17 +70,36 @@ class ClassLayers(NamedTuple):
     ignored: tuple[MaskValue, ...] = ()
 
 
+class Segments(NamedTuple):
+    """What the segments of a DICOM label become in a label of numbers.
+
+    Args:
+        values: the name of each class, and its mask value, or its bit if classes may overlap; others are left out.
+        are_bits: whether classes may overlap.
+        outside: the mask value of voxels in no segment.
+    """
+
+    values: tuple[tuple[str, int], ...]
+    are_bits: bool = False
+    outside: int = 0
+
+
 class VolumeFile(NamedTuple):
     """The file of a volume, or a file for each channel; and the spacing (z, y, x) in mm if the files have none.
 
-    `layers` gives the classes of the files or channels of a label whose classes may overlap. `grid_of` is the image
-    that a label lies on whose own file does not say where it lies.
+    Args:
+        layers: the classes of the files or channels of a label whose classes may overlap.
+        grid_of: the image that a label lies on whose own file does not say where it lies.
+        is_series: whether the files are those of one DICOM series, whose slices are one channel.
+        segments: what the segments become, if the files are SEG or RTSTRUCT; `grid_of` is their image.
     """
 
     paths: tuple[str, ...]
     spacing: tuple[float, float, float] | None = None
     layers: ClassLayers | None = None
-    grid_of: str | None = None
+    grid_of: "VolumeFile | None" = None
+    is_series: bool = False
+    segments: Segments | None = None
 
 
 class BandSource(NamedTuple):
@@ -154,14 +173,13 @@ def is_drawn(source: ImageSource) -> bool:
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
-IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp", ".avif", ".dib", ".j2k", ".jfif", ".jpe", ".jpx")
+IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp", ".avif", ".dib", ".j2k", ".jfif", ".jpe", ".jpx", ".dcm")
 VIDEO_REMEDY = "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
 MICROSCOPY_REMEDY = "export them as TIFF, as from Fiji or QuPath"
 REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".heic", ".heif"), "convert HEIC to JPEG or PNG"),
     **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm"), VIDEO_REMEDY),
     **dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first"),
-    **dict.fromkeys((".dcm", ".dicom"), "convert DICOM series to NIfTI: dcm2niix FOLDER"),
     **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), "develop raw photographs as TIFF or PNG"),
     **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),

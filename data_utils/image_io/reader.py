@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from PIL import Image
 
+from data_utils.image_io.dicom.series import open_dicom
 from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
@@ -27,7 +28,7 @@ from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
-FORMATS = (open_array, open_raster, open_picture_file)  # the first that takes a file opens it
+FORMATS = (open_array, open_raster, open_dicom, open_picture_file)  # the first that takes a file opens it
 
 
 class DecodedMask(NamedTuple):

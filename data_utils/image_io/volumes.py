@@ -8,6 +8,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassMask, combine_masks
+from data_utils.image_io.dicom.labels import SegmentVolume
+from data_utils.image_io.dicom.series import DicomSeries
+from data_utils.image_io.dicom.write import Regions, write_segmentation, write_structures
 from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, check_finite, image_errors
 from data_utils.image_io.nifti import NiftiVolume, load_nibabel
 from data_utils.image_io.stored_volume import Spacing, StoredVolume
@@ -163,7 +166,7 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
     `like` is no NIfTI, its affine is all that is kept.
     """
     nibabel = load_nibabel()
-    (stored_volume,) = _open(like._replace(paths=like.paths[:1]), like.paths[0])
+    stored_volume = _open(like, like.paths[0])[0]
     header = _header([stored_volume], like.paths[0])
     values = np.moveaxis(voxels, 0, -1) if voxels.ndim == 4 else voxels
     values = _as_stored(values.astype(_smallest_type(values), copy=False), header)
@@ -181,14 +184,31 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
         image.to_file_map({"image": nibabel.FileHolder(fileobj=compressed)})
 
 
+def write_regions(file: BinaryIO, regions: Regions, like: VolumeFile, model: str, *, as_contours: bool = False) -> None:
+    """Write regions (D, H, W) in RAS orientation as a SEG of the DICOM series `like`, or as contours in a RTSTRUCT.
+
+    Raises ImageError for a series whose headers lack what a label must name.
+    """
+    (series,) = _open(like, like.paths[0])
+    assert isinstance(series, DicomSeries)
+    labels = _as_stored(regions.labels, _header([series], like.paths[0]))
+    write = write_structures if as_contours else write_segmentation
+    write(file, regions._replace(labels=labels.swapaxes(0, 2)), series, model)
+
+
 def _open(source: ImageSource, name: str) -> list[StoredVolume]:
     """The files of a volume, whose headers are read now."""
     assert isinstance(source, VolumeFile), source
     with image_errors(name):
+        if source.is_series:
+            return [DicomSeries(source.paths)]
+        if source.segments is not None:
+            assert source.grid_of is not None
+            return [SegmentVolume(source.paths, source.segments, _open(source.grid_of, name)[0])]
         files = [open_stored(path, source.spacing) for path in source.paths]
         for file in files:
             if source.grid_of is not None and isinstance(file, NiftiVolume) and not file.has_place:
-                _lay_on(file, open_stored(source.grid_of, source.spacing))
+                _lay_on(file, _open(source.grid_of, name)[0])
         return files
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import are_masks, find_annotated
 from data_utils.sources.annotations.world_polygons import find_polygons
+from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits
 from data_utils.sources.overlapping import find_channels, find_class_files, find_class_folders
 from data_utils.sources.pictures import open_pictures
@@ -27,6 +28,7 @@ def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
 # each gives split -> a function that opens its records, empty if the folder has another layout
 FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
     find_first_points,
+    find_dicom,
     find_class_folders,
     find_volumes,
     find_channels,

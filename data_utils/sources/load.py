@@ -48,7 +48,9 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
         train, val = hold_out(train, config)
     if config.dims == 3 and {train.dims, val.dims} != {3}:
-        raise DataError(f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks")
+        raise DataError(
+            f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, DICOM series, .npy or TIFF stacks"
+        )
     if config.exclude:
         train, val = leave_out(train, val, Path(config.exclude))
     if config.task == OVERLAPPING and train.metadata.task != OVERLAPPING:

@@ -79,6 +79,7 @@ class Metadata:
         bands: the names of the bands that images are made of, if each band is a file; else empty.
         block_side: the pixels of a side of the blocks of `--val-blocks`; 0 if there are none.
         annotations: the content of the annotation files of the whole split; None if masks are files.
+        left_out: a line for each kind of files that a data set of DICOM holds beside those that are used.
     """
 
     classes: NamedClasses = ()
@@ -92,6 +93,7 @@ class Metadata:
     bands: tuple[str, ...] = ()
     block_side: int = 0
     annotations: AnnotationSummary | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class Rows(ABC):

@@ -139,8 +139,8 @@ def open_volumes(folders: tuple[Path, Path], cases: Cases, metadata: Metadata, c
 
 def volume_sources(row: FileRow, spacing: Spacing | None) -> Sources:
     """A volume and its label; files that hold no spacing have the one that is given."""
-    label = volume_file(row.targets, spacing)._replace(grid_of=row.images[0])
-    return volume_file(row.images, spacing), label
+    image = volume_file(row.images, spacing)
+    return image, volume_file(row.targets, spacing)._replace(grid_of=image)
 
 
 def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:

@@ -134,7 +134,7 @@ def _open_true_volume(job: Job, reader: MaskReader) -> OpenMask:
     volume = mask if isinstance(mask, VolumeFile) else VolumeFile((str(mask.path),))
     truth = volume.paths[0]
     header = read_volume_header(job.volume, job.name)
-    volume = volume._replace(grid_of=job.volume.paths[0])
+    volume = volume._replace(grid_of=job.volume)
     if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
         volume = volume._replace(spacing=header.spacing)
     values, truth_header = read_label_volume(volume, truth)

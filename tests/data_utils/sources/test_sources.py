@@ -294,9 +294,9 @@ def test_folders_that_differ_in_the_case_of_their_letters_are_refused(tmp_path):
 def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     write_pictures(tmp_path, "masks/a.png")
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "scan.dcm").write_text("x")
+    (tmp_path / "images" / "scan.heic").write_text("x")
     (tmp_path / "images" / "README").write_text("x")
-    assert "found only .dcm, README, looked for" in error_of(tmp_path)
+    assert "found only .heic, README, looked for" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("masks", ["masks", "labels", "annotations", "mask", "label"])

@@ -343,7 +343,7 @@ def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_pat
     plain = nibabel.Nifti1Image(voxels, None)
     plain.header.set_zooms((2, 2, 2))
     nibabel.save(plain, tmp_path / "a.nii.gz")
-    label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=str(image))
+    label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=VolumeFile((str(image),)))
     problem = inspected({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
     assert problem.kind == "label of another affine"
 

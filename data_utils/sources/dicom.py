@@ -1,0 +1,368 @@
+"""Trees of DICOM files -> series and their labels: by reference in one tree, or images/CASE beside masks/CASE."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_utils.class_names import BACKGROUND, holds_names, named_classes
+from data_utils.config import OVERLAPPING, DataConfig
+from data_utils.image_io.dicom.headers import SUFFIXES, is_dicom, load_pydicom, read_header
+from data_utils.image_io.dicom.labels import (
+    SEGMENTATIONS,
+    STRUCTURES,
+    SegmentsOverlap,
+    referenced_series,
+    segment_names,
+)
+from data_utils.image_io.formats import IMAGE_SUFFIXES, Segments, VolumeFile, image_errors
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
+from data_utils.image_io.volumes import read_label_volume, volume_stem
+from data_utils.sources.folder import DataFolder, files_below, natural_sort_key, split_folders
+from data_utils.sources.overlapping import bits_by_class
+from data_utils.sources.pairs import Cases, as_files, find_masks, pair
+from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners
+from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.console import counted
+from runtime.errors import DataError, one_line
+from runtime.parallel import map_indices
+
+LOOKED_AT = 100  # files by which a folder of DICOM is recognized
+LABEL_SUFFIXES = (*SUFFIXES, *VOLUME_SUFFIXES)
+READ_OTHERWISE = (
+    *IMAGE_SUFFIXES,
+    *VOLUME_SUFFIXES,
+    ".csv",
+    ".gz",
+    ".json",
+    ".parquet",
+    ".tar",
+    ".txt",
+    ".xml",
+    ".yaml",
+)
+NO_DICOM = tuple(suffix for suffix in READ_OTHERWISE if suffix not in SUFFIXES)
+ELEMENTS: tuple[str, ...] = ("SOPClassUID", "SeriesInstanceUID", "Modality", "Rows", "ImagePositionPatient")
+ELEMENTS += ("SharedFunctionalGroupsSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence")
+SLICE, LABEL, PICTURE, OTHER = "slice", "label", "picture", "other"
+OTHERS = {PICTURE: "a DICOM image without a place in space", OTHER: "neither image nor label of DICOM"}
+
+
+class DicomFile(NamedTuple):
+    """What a DICOM file is.
+
+    Args:
+        path: below the folder that was looked through.
+        kind: a slice or several of a volume, a label, a picture without a place, or something else.
+        series: the series that it belongs to, or, of a label, those that it refers to.
+        problem: why it cannot be read; empty if it can.
+    """
+
+    path: str
+    kind: str
+    series: tuple[str, ...] = ()
+    modality: str = ""
+    problem: str = ""
+
+
+class Series(NamedTuple):
+    """A series of slices: its name, made of those of folders and files, and its files below the folder of all."""
+
+    name: str
+    uid: str
+    files: Files
+
+
+class Tree(NamedTuple):
+    """The DICOM files of a folder.
+
+    Args:
+        slices: the files of series.
+        labels: segmentations and structure sets.
+        left_out: a line for each kind of files that cannot be used, and for each damaged one.
+    """
+
+    slices: Sequence[DicomFile]
+    labels: Sequence[DicomFile]
+    left_out: Sequence[str]
+
+
+def may_be_dicom(name: str) -> bool:
+    """Whether a file of this name may be DICOM, whose files often have no extension."""
+    return not name.lower().endswith(NO_DICOM)
+
+
+def holds_series(folder: Path) -> bool:
+    """Whether a slice of a volume, or a label, is among the first files of a folder."""
+    names = islice(files_below(folder), LOOKED_AT)
+    return any(file.kind in (SLICE, LABEL) for file in map(partial(_look, folder), _dicom_files(folder, names)))
+
+
+def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
+    """The DICOM files among files below a folder. Raises DataError if there are some, and pydicom is missing."""
+    paths = [name for name in names if may_be_dicom(name) and is_dicom(folder / name)]
+    if paths:
+        load_pydicom()
+    return sorted(paths, key=natural_sort_key)
+
+
+def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
+    """The series and labels below a folder, or among some files below it; what is found is cached."""
+    paths = _dicom_files(folder, files_below(folder) if names is None else names)
+
+    def look() -> list[DicomFile]:
+        return list(map_indices(lambda index: _look(folder, paths[index]), len(paths)))
+
+    key = digest_of_files([folder / path for path in paths], repr(paths).encode() + b"DICOM")
+    files: list[DicomFile] = []
+    left_out: list[str] = []
+    for path, kind, series, modality, problem in load_or_compute(key, look):
+        files.append(DicomFile(path, kind, tuple(series), modality, problem))
+        if problem:
+            left_out.append(f"{folder / path}: {problem}")
+    for kind, text in OTHERS.items():
+        others = [file.path for file in files if file.kind == kind and not file.problem]
+        if others:
+            left_out.append(
+                f"{counted(len(others), f'file that is {text}', f'files that are {text}')}, {_first(others)}"
+            )
+    slices = [file for file in files if file.kind == SLICE]
+    return Tree(slices, [file for file in files if file.kind == LABEL], left_out)
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"the first is {names[0]}"
+
+
+def _look(folder: Path, path: str) -> DicomFile:
+    """What the header of a file says."""
+    try:
+        return _describe(path, read_header(folder / path, ELEMENTS))
+    except Exception as error:  # a damaged file makes pydicom raise anything
+        return DicomFile(path, OTHER, problem=f"cannot be read ({one_line(error)})")
+
+
+def _describe(path: str, header: Any) -> DicomFile:
+    """What a file is, by the class that it claims and by what it says of its place."""
+    kind = header.get("SOPClassUID") or header.file_meta.get("MediaStorageSOPClassUID")
+    if kind in SEGMENTATIONS or kind == STRUCTURES:
+        return DicomFile(path, LABEL, tuple(referenced_series(header)))
+    is_image = kind is None or "Image Storage" in kind.name
+    if "Rows" not in header and is_image:
+        return DicomFile(path, OTHER, problem="cannot be read (its header is cut off)")
+    if "Rows" not in header or header.get("Modality") == "RTDOSE":
+        return DicomFile(path, OTHER)
+    if "ImagePositionPatient" not in header and "SharedFunctionalGroupsSequence" not in header:
+        return DicomFile(path, PICTURE)
+    series = str(header.get("SeriesInstanceUID", os.path.dirname(path)))
+    return DicomFile(path, SLICE, (series,), str(header.get("Modality") or ""))
+
+
+def series_of(slices: Iterable[DicomFile], folder: Path) -> list[Series]:
+    """The series of slices below a folder, in natural order.
+
+    A series has the name of the folder that holds all of its files; or, if that holds other series, the name of its
+    file if it has one, else that of the folder and a number.
+    """
+    files_by_uid: dict[str, list[str]] = {}
+    for file in slices:
+        files_by_uid.setdefault(file.series[0], []).append(file.path)
+    parents = {uid: os.path.commonpath(map(os.path.dirname, files)) for uid, files in files_by_uid.items()}
+    counts = Counter(parents.values())
+    numbers: Counter[str] = Counter()
+    found: list[Series] = []
+    for uid, files in files_by_uid.items():
+        parent = parents[uid]
+        name = parent or folder.absolute().name
+        if counts[parent] > 1 and len(files) == 1:
+            name = _stem(files[0])
+        elif counts[parent] > 1:
+            numbers[parent] += 1
+            name = f"{name}/series_{numbers[parent]}"
+        found.append(Series(name, uid, tuple(files)))
+    return sorted(found, key=lambda series: natural_sort_key(series.name))
+
+
+def _stem(path: str) -> str:
+    """A path without the extension of an image or label, if it has one."""
+    return volume_stem(path) if path.lower().endswith(LABEL_SUFFIXES) else path
+
+
+def find_dicom(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its series with their labels; empty for a folder of other files.
+
+    Raises DataError for series without any label.
+    """
+    if folder.points:
+        return {}
+    found: dict[str, LabeledSeries] = {}
+    if folder.splits:
+        for split, (images, masks) in folder.splits.items():
+            if not holds_series(images) or not _holds_labels(masks):
+                return {}
+            found[split] = _by_name(images, masks, folder.config)
+    else:
+        for split, path in split_folders(folder.root, folder.named_splits).items():
+            if not holds_series(path):
+                return {}
+            found[split] = _by_reference(path)
+    classes = _classes(found.values())
+    return {split: partial(_open, labeled, classes, folder.config) for split, labeled in found.items()}
+
+
+def _holds_labels(masks: Path) -> bool:
+    return any(name.lower().endswith(LABEL_SUFFIXES) for name in islice(files_below(masks), LOOKED_AT))
+
+
+class LabeledSeries(NamedTuple):
+    """The series of a split with their labels.
+
+    Args:
+        folders: that of the series and that of the labels.
+        cases: their files.
+        modality: how the series were imaged.
+        left_out: what is not used, a line each.
+    """
+
+    folders: tuple[Path, Path]
+    cases: Cases
+    modality: str | None
+    left_out: tuple[str, ...]
+
+
+def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
+    """A series in each folder `images/CASE`, or file `images/CASE.dcm`, whose label is called `masks/CASE`."""
+    tree = read_tree(images)
+    slices_by_case: dict[str, list[DicomFile]] = {}
+    for file in tree.slices:
+        top, slash, _ = file.path.partition("/")
+        slices_by_case.setdefault(top if slash else _stem(top), []).append(file)
+    label_files, lost = find_masks(masks, slices_by_case, config.mask_suffix, LABEL_SUFFIXES)
+    image_files: dict[str, str | Files] = {}
+    for case, slices in slices_by_case.items():
+        count = len({file.series for file in slices})
+        if count == 1:
+            image_files[case] = tuple(file.path for file in slices)
+        else:
+            lost.append(f"{case}: holds {count} series; keep one")
+            label_files.pop(case, None)
+    cases = Cases(image_files, {**label_files}, lost)
+    return LabeledSeries((images, masks), cases, _modality(tree.slices), tuple(tree.left_out))
+
+
+def _by_reference(folder: Path) -> LabeledSeries:
+    """The series of a tree to which its labels refer; others are left out."""
+    tree = read_tree(folder)
+    all_series = series_of(tree.slices, folder)
+    if not tree.labels:
+        raise DataError(
+            f"{folder}: holds {len(all_series)} DICOM series and no label of them, SEG or RTSTRUCT; labels of other"
+            " formats lie in masks/CASE.nii.gz beside images/CASE (docs/dicom.md)"
+        )
+    by_uid = {series.uid: series for series in all_series}
+    images: dict[str, str | Files] = {}
+    labels: dict[str, Files] = {}
+    lost: list[str] = []
+    for label in tree.labels:
+        labeled = [by_uid[uid] for uid in label.series if uid in by_uid]
+        if not labeled:
+            lost.append(f"{label.path}: label without the series that it refers to")
+        for series in labeled:
+            images[series.name] = series.files
+            labels[series.name] = (*labels.get(series.name, ()), label.path)
+    left_out = list(tree.left_out)
+    others = [series.name for series in all_series if series.name not in images]
+    if others:
+        left_out.append(f"{counted(len(others), 'series', 'series')} without a label, {_first(others)}")
+    used = {uid for uid, series in by_uid.items() if series.name in images}
+    modality = _modality(file for file in tree.slices if file.series[0] in used)
+    return LabeledSeries((folder, folder), Cases(images, {**labels}, lost), modality, tuple(left_out))
+
+
+def _modality(slices: Iterable[DicomFile]) -> str | None:
+    return ", ".join(sorted({file.modality for file in slices if file.modality})) or None
+
+
+def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
+    """The names of the segments and structures in the labels of all splits, the same for each; none of other files.
+
+    Raises DataError for labels that mix files with names and without, and for two labels of a series with one name.
+    """
+    labels: list[Files] = []
+    for labeled in splits:
+        for files in labeled.cases.masks.values():
+            labels.append(tuple(os.path.join(labeled.folders[1], file) for file in as_files(files)))
+    paths = [path for files in labels for path in files]
+    named = [path for path in paths if not path.lower().endswith(VOLUME_SUFFIXES)]
+    if named and len(named) < len(paths):
+        other = next(path for path in paths if path not in named)
+        raise DataError(f"{named[0]} names its classes, and {other} does not; convert the labels to one format")
+    key = digest_of_files(named, b"names of segments")
+    found = load_or_compute(key, lambda: list(map_indices(lambda index: _names(named[index]), len(named))))
+    names_by_path = dict(zip(named, found, strict=True))
+    for files in labels:
+        marked: dict[str, str] = {}
+        for path in files:
+            for name in names_by_path.get(path, ()):
+                first = marked.setdefault(name, path)
+                if first != path:
+                    raise DataError(f"{first} and {path} both mark {name} in one series; keep one of them")
+    names = {name for names in found for name in names}
+    return tuple(sorted(names, key=natural_sort_key))
+
+
+def _names(path: str) -> list[str]:
+    with image_errors(path):
+        return segment_names(path)
+
+
+def _open(labeled: LabeledSeries, names: Sequence[str], config: DataConfig) -> Records:
+    """The series of a split with their labels. Raises DataError for files without partner, unless allowed."""
+    metadata = Metadata(dims=3, modality=labeled.modality, left_out=labeled.left_out)
+    if not names:
+        return _pair(labeled, metadata, None, config)
+    numbers = tuple(enumerate(names, 1))
+    segments = Segments(tuple((name, value) for value, name in numbers))
+    if holds_names(config.classes) and config.outside_rule == BACKGROUND:
+        chosen = {name for _, name in named_classes(config.classes, numbers, BACKGROUND)}
+        segments = Segments(tuple((name, value) for value, name in numbers if name in chosen))
+    classes = ((0, BACKGROUND), *numbers)
+    records = _pair(labeled, replace(metadata, classes=classes), segments, config)
+    may_overlap = config.task is None and not config.regions
+    if config.task == OVERLAPPING or (may_overlap and _overlap(records)):
+        bits = zip(names, bits_by_class(config, numbers), strict=True)
+        segments = Segments(tuple((name, bit) for name, bit in bits if bit is not None), are_bits=True)
+        return _pair(labeled, replace(metadata, classes=numbers, task=OVERLAPPING), segments, config)
+    return records
+
+
+def _pair(labeled: LabeledSeries, metadata: Metadata, segments: Segments | None, config: DataConfig) -> Records:
+    settings = (dicom_sources, segments)
+    return pair(labeled.folders, labeled.cases, metadata, config.allow_unpaired, *settings, is_named_by_case=True)
+
+
+def dicom_sources(row: FileRow, segments: Segments | None) -> Sources:
+    """A series, and its label of named segments, or of numbers."""
+    image = VolumeFile(row.images, is_series=True)
+    return image, VolumeFile(row.targets, grid_of=image, segments=segments)
+
+
+def _overlap(records: Records) -> bool:
+    """Whether segments share voxels in any label."""
+
+    def overlaps(index: int) -> bool:
+        record = records[index]
+        try:
+            read_label_volume(record["target"], record["name"])
+        except SegmentsOverlap:
+            return True
+        except DataError:
+            pass  # the error is reported where all labels are read
+        return False
+
+    key = records.digest and digest("overlap of segments", records.digest)
+    return load_or_compute(key, lambda: any(map_indices(overlaps, len(records))))

@@ -28,7 +28,7 @@ from inference.network_inputs import (
 )
 from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.resizing import resize_logits, resize_strips
-from inference.tiling.stream import stream_logits
+from inference.tiling.stream import stream_image, stream_logits
 from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
@@ -291,8 +291,7 @@ class Predictor:
             return forward(torch.stack(list(images)))
         logits = []
         for image in images:
-            rows = partial(_rows, image)
-            strips = stream_logits(forward, rows, image.shape[1:], tiling, pixels_per_batch(self.device))
+            strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))
             logits.append(torch.cat(list(strips), dim=1))
         return logits
 
@@ -353,7 +352,3 @@ class Predictor:
         if self.tta:
             return average_views(network, batch, self._decoder)
         return full_precision(network(batch))
-
-
-def _rows(image: Tensor, start: int, stop: int) -> Tensor:
-    return image[:, start:stop]

@@ -11,17 +11,12 @@ from unet.config import UNetConfig
 # bytes of activations up to which an image or a volume is computed whole
 WHOLE_MEMORY = 2**32
 WHOLE_VOLUME_MEMORY = 2**31
+# bytes of the activations of a tile, or of the pixels and of the logits of a row of them
+TILE_MEMORY = 5 * 2**25  # of an image's; a network so narrow computes larger tiles than TILE_SIDE_IN_REACHES
+LARGE_TILE_MEMORY = 3 * 2**28  # at most; a network so wide computes smaller tiles
 
-# an image's tiles
-TILE_SIDE_IN_REACHES = 10  # a fifth of such a tile is overlap
-OBJECT_TILE_SIDE = 7  # the same for objects: finding them takes further memory
-TILE_MEMORY = 2**27  # bytes of activations of a tile; a network so narrow computes larger tiles than the above
-LARGE_TILE_MEMORY = 3 * 2**28  # bytes; a network so wide computes smaller tiles
-STRIP_MEMORY = 5 * 2**25  # bytes of the pixels, and of the logits, of a row of tiles
-
-# a volume's tiles
-TILE_VOXELS = 2**21  # of a blended tile, 128 x 128 x 128: at least the size of training crops
-ROW_MEMORY = 3 * 2**28  # bytes of the logits of a row of tiles
+TILE_SIDE_IN_REACHES = 10  # of an image's tile; a fifth of such a tile is overlap
+TILE_VOXELS = 2**21  # of a blended tile of a volume, 128 x 128 x 128: at least the size of training crops
 
 
 class Tiling(NamedTuple):
@@ -75,11 +70,12 @@ def choose_tiling(
             tile_size = round_up(tile_size, max(config.divisors)) + 2 * max(margin)
         sides: Sequence[int] = (tile_size,) * config.dims
     elif config.dims == 2:
-        side = (OBJECT_TILE_SIDE if adds_reach else TILE_SIDE_IN_REACHES) * _half_overlap(config, margin)
+        half_overlap = margin[0] if margin else 8 * config.divisors[0]
+        side = TILE_SIDE_IN_REACHES * half_overlap
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
         if margin is not None and side**2 * _pixel_bytes(config) <= LARGE_TILE_MEMORY:
             largest = LARGE_TILE_MEMORY
-        sides = _image_tile(config, size, side, 4 * _half_overlap(config, margin))
+        sides = _image_tile(config, size, side, 4 * half_overlap)
     else:
         sides = _volume_tile(config, size, None if overlap is not None else margin)
     tile = tuple(map(round_up, sides, config.divisors))
@@ -97,11 +93,6 @@ def choose_tiling(
     return Tiling(tile, shared, config.divisors, exact)
 
 
-def _half_overlap(config: UNetConfig, margin: Sequence[int] | None) -> int:
-    """Half of the overlap of an image's tiles."""
-    return margin[0] if margin else 8 * config.divisors[0]
-
-
 def _image_tile(config: UNetConfig, size: Sequence[int], side: int, smallest: int) -> tuple[int, int]:
     """The height and width of tiles that suit the memory.
 
@@ -112,7 +103,7 @@ def _image_tile(config: UNetConfig, size: Sequence[int], side: int, smallest: in
     height, width = size
     pixel_bytes = _pixel_bytes(config)
     pixels = max(TILE_MEMORY // pixel_bytes, min(side**2, LARGE_TILE_MEMORY // pixel_bytes))
-    row_height = STRIP_MEMORY // (4 * max(config.num_classes, config.in_channels) * width)
+    row_height = TILE_MEMORY // (4 * max(config.num_classes, config.in_channels) * width)
     tile_height = min(max(smallest, math.isqrt(pixels)), max(smallest, row_height))
     tile_height = min(tile_height, round_up(height, config.divisors[0]))
     return tile_height, max(smallest, pixels // tile_height)
@@ -121,7 +112,7 @@ def _image_tile(config: UNetConfig, size: Sequence[int], side: int, smallest: in
 def _volume_tile(config: UNetConfig, size: Sequence[int], margin: Sequence[int] | None) -> Sequence[int]:
     """Exact tiles if they compute no voxel more often than blended tiles do, else blended tiles."""
     slice_bytes = 4 * config.num_classes * size[1] * size[2]
-    deepest = ROW_MEMORY // slice_bytes
+    deepest = LARGE_TILE_MEMORY // slice_bytes
     limits = [round_up(length, step) for length, step in zip(size, config.divisors, strict=True)]
     if margin:
         # half of the smallest exact tile is overlap, as in blended tiles; axes that are not cut are whole

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.planning import Tiling, choose_tiling
-from inference.tiling.stream import Forward, stream_logits, strip_length
+from inference.tiling.stream import Forward, stream_image, strip_length
 from runtime.device import full_precision, upload
 from runtime.machine import is_out_of_memory
 from unet.config import UNetConfig
@@ -49,7 +49,7 @@ def strips_at_sizes(
     for index, size in enumerate(sizes):
         if whole is None:
             assert tiling is not None
-            strips = _predict_tiled(forward, images[index], tiling, pixels)
+            strips = stream_image(forward, images[index], tiling, pixels)
         else:
             strips = iter([whole[index]])
         if whole is not None and 4 * config.num_classes * math.prod(size) <= WHOLE_LOGITS:
@@ -70,11 +70,6 @@ def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list
             raise
         return None
     return logits
-
-
-def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
-    """Strips of the logits of an image (C, *spatial) at its own size, as `stream_logits` computes them."""
-    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
 
 
 def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> Tiling:

@@ -1,7 +1,6 @@
 """Logits of tiles, summed by the weight of each pixel into those of an image or a volume."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -68,22 +67,24 @@ def stream_logits(
             return read(*span)
 
     axis_spans = [_spans(length, axis, tiling) for axis, length in enumerate(size)]
-
-    @cache
-    def axes_on(device: torch.device) -> list[Axis]:
-        return [_weigh(spans, axis, tiling, device) for axis, spans in enumerate(axis_spans)]
-
+    axes: list[Axis] = []
     shared: Tensor | None = None  # the sums of the pixels that a row shares with the next one
     rows_ahead = int(len(size) == 2)
     for number, row in enumerate(map_ahead(read_row, axis_spans[0], ahead=rows_ahead)):
         sums: Tensor | None = None
-        if shared is not None and len(size) == 3:  # half of a row of a volume: there is no room for it beside the sums
-            sums = _with_length(shared, row.shape[1])
-            shared = None
-        sums = _add_tiles(sums, _tile_logits(forward, row, number, axis_spans, pixels), row, axis_spans, axes_on)
-        if shared is not None:
-            sums[:, : shared.shape[1]] += shared
-        first, *others = [axis.totals for axis in axes_on(sums.device)]
+        for numbers, logits in _tile_logits(forward, row, number, axis_spans, pixels):
+            if not axes:
+                axes = [_weigh(spans, axis, tiling, logits.device) for axis, spans in enumerate(axis_spans)]
+            if sums is None:
+                sums = logits.new_zeros(len(logits), *row.shape[1:])
+                if shared is not None:
+                    sums[:, : shared.shape[1]] = shared
+                    shared = None  # of a volume this is half of a row: there is no room for it beside the sums
+            weight = _outer([axis.weights[tile] for axis, tile in zip(axes, numbers, strict=True)])
+            sums[_window(axis_spans, numbers)] += weight.to(logits.dtype) * logits
+        assert sums is not None  # a row has tiles
+        del logits  # of the last tiles
+        first, *others = [axis.totals for axis in axes]
         top, bottom = axis_spans[0][number]
         if number + 1 < len(axis_spans[0]):
             bottom = axis_spans[0][number + 1][0]
@@ -97,27 +98,9 @@ def stream_logits(
         del sums  # they are freed before the next row's are made
 
 
-def _add_tiles(
-    sums: Tensor | None,
-    tiles: Iterable[tuple[Sequence[int], Tensor]],
-    row: Tensor,
-    axis_spans: Sequence[Sequence[Span]],
-    axes_on: Callable[[torch.device], list[Axis]],
-) -> Tensor:
-    """The sums (num_classes, h, W), or (num_classes, d, H, W), of a row after the weighted logits of its tiles.
-
-    Args:
-        sums: those before the first tile; None for zeros.
-        tiles: the numbers and the logits of each.
-    """
-    for numbers, logits in tiles:
-        if sums is None:
-            sums = logits.new_zeros(len(logits), *row.shape[1:])
-        axes = axes_on(logits.device)
-        weight = _outer([axis.weights[tile] for axis, tile in zip(axes, numbers, strict=True)])
-        sums[_window(axis_spans, numbers)] += weight.to(logits.dtype) * logits
-    assert sums is not None  # a row has tiles
-    return sums
+def stream_image(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
+    """`stream_logits` of an image or a volume (C, *spatial) in memory."""
+    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
 
 
 def _tile_logits(
@@ -145,13 +128,6 @@ def _window(axis_spans: Sequence[Sequence[Span]], numbers: Sequence[int]) -> tup
     for spans, number in zip(axis_spans[1:], numbers[1:], strict=True):
         window.append(slice(*spans[number]))
     return tuple(window)
-
-
-def _with_length(sums: Tensor, length: int) -> Tensor:
-    """Sums (num_classes, length, ...) that begin with those of `sums`, and are 0 behind them."""
-    longer = sums.new_zeros(len(sums), length, *sums.shape[2:])
-    longer[:, : sums.shape[1]] = sums
-    return longer
 
 
 def _outer(factors: Sequence[Tensor]) -> Tensor:

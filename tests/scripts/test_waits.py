@@ -161,7 +161,7 @@ import train
 
 
 def main():
-    limits = {name: 0 for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY")}
+    limits = {name: 0 for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY")}
     with mock.patch.multiple(inference.tiling.planning, **limits):
         train.main()
 """

@@ -73,7 +73,7 @@ FLAGS += ["--max-steps", "1", "--batch-size", "2", "--learning-rate", "0.01"]
 
 def in_tiles(patch: pytest.MonkeyPatch) -> None:
     """Have images computed in the smallest tiles, and volumes in tiles of at most 3000 voxels."""
-    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY"):
         patch.setattr(inference.tiling.planning, name, 0)
     patch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 3000 * 32 * 2)
 
@@ -226,6 +226,7 @@ def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, l
     with torch.inference_mode():
         whole, sums, _ = evaluated()
         in_tiles(monkeypatch)
+        monkeypatch.setattr(inference.tiling.planning, "LARGE_TILE_MEMORY", 32 * 4 * 3 * 12 * 10)
         monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 4 * 4 * 3 * 14 * 12)
         assert inference.tiling.planning.choose_tiling(network.config, (60, 12, 10)).exact
         tiled, sums_of_tiles, count = evaluated()

@@ -40,7 +40,7 @@ SMALL_TILES = """
 import inference.tiling.planning
 import train
 
-for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"):
+for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY"):
     setattr(inference.tiling.planning, name, 0)
 train.main()
 """
@@ -55,7 +55,7 @@ def half_of(output: Path, folder: Path) -> Path:
 
 def run_plain(folder: Path, output: Path, *flags: str | Path) -> Run:
     """A run on one process that evaluates in small tiles."""
-    limits = dict.fromkeys(("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "STRIP_MEMORY"), 0)
+    limits = dict.fromkeys(("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY"), 0)
     with mock.patch.multiple(inference.tiling.planning, **limits):
         run = run_train(output, "--dataset", folder, *TINY, *FLAGS, *flags)
     assert run.exit_code == 0, run.output

@@ -130,19 +130,19 @@ class TruthFolder:
         output_format = self.output_format
         if isinstance(source, str | Path):
             source = PageFile(source)
-        if isinstance(source, PageFile | VolumeFile):
-            has_classes_of_objects = len(output_format.object_classes) > 1
-            return None if has_classes_of_objects or output_format.class_folders else source
+        assert isinstance(source, MaskFile)
+        if output_format.class_folders:
+            _, *classes = output_format.names
+            if isinstance(source, LayeredMask):
+                bits = [(value, classes.index(name)) for value, name in names if name in classes]
+                return ObjectBits(source, tuple(bits))
+            return source if [name for _, name in names] == classes else None
         if not isinstance(source, RenderedMask):
-            return None
+            return None if len(output_format.object_classes) > 1 else source
         if output_format.object_classes:
             return AnnotatedObjects(source, class_indices(names, output_format.object_classes))
         if output_format.true_class_map is not None:
             return AnnotatedClasses.from_names(source, record["name"], names, output_format.true_class_map)
-        if output_format.class_folders and isinstance(source, LayeredMask):
-            _, *classes = output_format.names
-            bits = [(value, classes.index(name)) for value, name in names if name in classes]
-            return ObjectBits(source, tuple(bits))
         return None
 
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:

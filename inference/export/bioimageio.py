@@ -36,7 +36,9 @@ from unet.model import UNet
 
 INSTALL = "pip install onnx onnxruntime bioimageio.core==0.11.0 pydantic==2.13.5"
 PYDANTIC = (2, 14)  # from this version on bioimageio.spec 0.5.12 cannot write down what it has read
-FORMAT_VERSION = "0.5.3"  # the first that has all that is written here: older programs read it too
+# The first that has all that is written here, so that older programs read it too. bioimageio.spec 0.5.3 to 0.5.9 refuse
+# what the builder of 0.5.12 writes, since the documentation is then a file with a checksum.
+FORMAT_VERSION = "0.5.3"
 TESTED = {2: (1, 96, 128), 3: (1, 16, 48, 64)}  # number of axes -> batch size and sides of the test tensors
 COVER = (800, 400)  # pixels: bioimage.io shows covers of 2 : 1
 PAPERS = {

@@ -295,6 +295,15 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
         np.testing.assert_array_equal(mask.labels(), [[2, 3, 1, 0]] * 3)
 
 
+def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
+    touch(tmp_path, "case/ct.nii.gz", "case/segmentations/a.nii.gz", "case/segmentations/b.nii.gz")
+    inputs = [find_jobs([str(tmp_path)], tmp_path / "out")]
+    (job,) = TruthFolder(tmp_path, OverlapFormat(("a", "b"))).with_truths(inputs)
+    assert job.truth.paths == tuple(str(tmp_path / "case" / "segmentations" / f"{name}.nii.gz") for name in "ab")
+    with pytest.raises(DataError, match=r"has no mask for 1 input, the first is case/ct"):
+        TruthFolder(tmp_path, OverlapFormat(("b", "c"))).with_truths(inputs)
+
+
 @pytest.fixture
 def class_folders(tmp_path) -> TruthFolder:
     """True masks of two classes in a folder each."""

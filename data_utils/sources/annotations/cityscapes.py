@@ -13,7 +13,7 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, files_below, folder_in
+from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, files_below, folder_in
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
@@ -62,7 +62,8 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     splits = splits_below(images, masks, wanted_splits(named_splits)) or {"train": (images, masks)}
     found: SplitPaths = {}
     for split, folders in splits.items():
-        if files(folders[1], LABEL_IDS) or files(folders[1], TRAIN_IDS):
+        stems = (os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES))
+        if any(stem.endswith((LABEL_IDS, TRAIN_IDS)) for stem in stems):
             found[split] = folders
     return found
 
@@ -98,3 +99,6 @@ def files(folder: Path, ending: str) -> dict[str, str]:
         if stem.endswith(ending):
             path_by_picture[stem.removesuffix(ending)] = file
     return {picture: path_by_picture[picture] for picture in sorted(path_by_picture, key=natural_sort_key)}
+
+
+FORMAT = AnnotationFormat("Cityscapes", ".json", find, load)

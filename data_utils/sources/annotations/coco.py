@@ -23,6 +23,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fill_runs, read_points
 from data_utils.sources.annotations.layout import (
+    AnnotationFormat,
     SplitPaths,
     describe_missing,
     find_file,
@@ -381,6 +382,10 @@ def _counted_value(found: Entry) -> int:
 
 def _listed_name(path: str, image_folders: Sequence[str]) -> str:
     """The path of an image below its folder, without folders of all images or of a split."""
-    folder = next(folder for folder in image_folders if path.startswith(os.path.join(folder, "")))
-    *folders, name = Path(path).relative_to(folder).parts
+    prefixes = [os.path.join(folder, "") for folder in image_folders]
+    prefix = next(filter(path.startswith, prefixes))
+    *folders, name = path.removeprefix(prefix).split(os.sep)
     return "/".join([*without_image_roots(folders), name])
+
+
+FORMAT = AnnotationFormat("COCO", ".json", find, load)

@@ -1,12 +1,19 @@
-"""Files of annotations and points: one error for those that cannot be read."""
+"""Files of annotations and points: one error for those that cannot be read, and what JSON files are by their keys."""
 
+import mmap
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from runtime.documents import MOST_BYTES_OF_DATA, Root, read_bytes, read_json, text_lines
+from runtime.documents import MOST_BYTES_OF_DATA, Root, open_regular, read_bytes, read_json, text_lines
 from runtime.errors import DataError, UserError, one_line
+
+# keys that tell JSON files apart: those of labelme, where "shapes" may come after an image of many MB, and of COCO
+TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images|keypoints)"\s*:')
 
 
 @contextmanager
@@ -36,3 +43,20 @@ def text_of(file: str | Path) -> str:
 def lines_of(file: str | Path) -> list[str]:
     """The lines of a text file, none if its name is empty. Raises DataError."""
     return text_lines(text_of(file)) if file else []
+
+
+def keys_in(file: str | Path) -> frozenset[bytes]:
+    """The telling keys in a JSON file, which may be too large to be read in vain; none if it cannot be opened.
+
+    A file is looked through once, until it changes: finders of several formats ask.
+    """
+    try:
+        return _keys_in(str(file), os.stat(file).st_mtime_ns)
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return frozenset()
+
+
+@lru_cache(maxsize=1024)
+def _keys_in(file: str, changed: int) -> frozenset[bytes]:
+    with open_regular(file) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return frozenset(TELLING_KEYS.findall(content))

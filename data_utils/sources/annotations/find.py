@@ -6,21 +6,21 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
-from data_utils.sources.annotations.layout import holds_pictures
+from data_utils.sources.annotations.layout import AnnotationFormat, holds_pictures
 from data_utils.sources.folder import DataFolder, files_by_stem, find_splits
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
-FORMATS = {
-    "COCO": (coco.find, coco.load),
-    "labelme": (labelme.find, labelme.load),
-    "YOLO": (yolo.find, yolo.load),
-    "VOC": (voc.find, voc.load),
-    "Cityscapes": (cityscapes.find, cityscapes.load),
-    "one mask for each object": (one_object_masks.find, one_object_masks.load),
-}
-ANNOTATION_SUFFIXES = (".json", ".txt", ".xml")
+FORMATS: tuple[AnnotationFormat, ...] = (
+    coco.FORMAT,
+    labelme.FORMAT,
+    yolo.FORMAT,
+    voc.FORMAT,
+    cityscapes.FORMAT,
+    one_object_masks.FORMAT,
+)
+ANNOTATION_SUFFIXES = tuple(each.suffix for each in FORMATS if each.suffix)
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
@@ -29,14 +29,13 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
-    splits_by_format = {name: find(root, named_splits) for name, (find, _) in FORMATS.items()}
-    found = {name: splits for name, splits in splits_by_format.items() if splits}
+    found = [(each, each.find(root, named_splits)) for each in FORMATS]
+    found = [(each, splits) for each, splits in found if splits]
     if len(found) > 1:
-        examples = [f"{name} ({next(iter(splits.values()))[1]})" for name, splits in found.items()]
+        examples = [f"{each.name} ({next(iter(splits.values()))[1]})" for each, splits in found]
         raise DataError(f"{root} holds annotations of {len(found)} formats: {', '.join(examples)}; keep one of them")
-    for name, splits in found.items():
-        _, load = FORMATS[name]
-        return load(root, splits, allow_unpaired)
+    for each, splits in found:
+        return each.load(root, splits, allow_unpaired)
     return {}
 
 

@@ -4,12 +4,10 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 """
 
 import os
-import re
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -24,7 +22,7 @@ from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import EmbeddedImage, image_errors
 from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.documents import json_of, lines_of
+from data_utils.sources.annotations.documents import json_of, keys_in, lines_of
 from data_utils.sources.annotations.drawn import (
     Area,
     DrawnMask,
@@ -35,6 +33,7 @@ from data_utils.sources.annotations.drawn import (
     read_points,
 )
 from data_utils.sources.annotations.layout import (
+    AnnotationFormat,
     SplitPaths,
     files_below,
     find_file,
@@ -48,23 +47,41 @@ from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import listing
-from runtime.documents import open_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # folders of JSON files apart from the images
 LOOKED_AT = 20  # files of a split by which the format is recognized
-HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
-# "shapes" is not enough: if keys are sorted, it comes after the image, which may be larger than the head
-KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
+KEYS = {b"shapes", b"imageData", b"imagePath"}  # any of them tells that a file is labelme's
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
 IGNORED = "__ignore__"  # labelme's own name for ignored areas
+ABSENT = "absent_shapes"  # the key of points that are predicted not to be there; labelme keeps and does not show them
 # labelme draws its own masks with these, in pixels
 LINE_WIDTH = 10
 POINT_RADIUS = 5
 # how many points each type of shape needs; a rectangle of four is a turned one
 POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "mask": 2}
 POINTS |= {"line": 2, "linestrip": 2, "point": 1}
+
+
+class Contents(NamedTuple):
+    """What a JSON file holds beside its areas and its picture.
+
+    Args:
+        objects: how many objects of each label there are.
+        image: the image that it names; "" if it names none.
+        is_embedded: whether the image is in the file itself.
+        areas: how many of the shapes are not points.
+        size: the (H, W) that it states, of any type.
+        points: number, label, list of positions, and description of each point.
+    """
+
+    objects: dict[str, int]
+    image: str
+    is_embedded: bool
+    areas: int
+    size: Sequence[Any]
+    points: Sequence[Sequence[Any]]
 
 
 class LabelmeFile(NamedTuple):
@@ -74,15 +91,12 @@ class LabelmeFile(NamedTuple):
         path: its path below the folder of JSON files.
         image: the path of its image below the folder of images; "" if the image is in the file itself, None if there
             is none.
-        objects: how many objects of each label there are.
-        points, areas: how many of the shapes are points, and how many are not.
+        contents: None if it cannot be read; it is then reported where it is drawn.
     """
 
     path: str
     image: str | None
-    objects: dict[str, int]
-    points: int
-    areas: int
+    contents: Contents | None
 
 
 @dataclass(frozen=True)
@@ -180,10 +194,8 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 
 def is_labelme(file: str | Path) -> bool:
-    """Whether a JSON file is labelme's, by its head."""
-    with suppress(OSError, ValueError), open_regular(file) as stream:
-        return KEYS.search(stream.read(HEAD)) is not None
-    return False
+    """Whether a JSON file is labelme's, by its keys."""
+    return not KEYS.isdisjoint(keys_in(file))
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -193,7 +205,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
         all_files = chain.from_iterable(files_by_split.values())
-        names = sorted(set(chain.from_iterable(file.objects for file in all_files)))
+        names = sorted(set(chain.from_iterable(file.contents.objects for file in all_files if file.contents)))
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
@@ -218,20 +230,20 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
 
     def read_all() -> list[Any]:
         with ThreadPoolExecutor() as pool:
-            return list(pool.map(_contents, paths))
+            return list(pool.map(_try_contents, paths))
 
-    key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
+    key = digest("labelme, points and sizes", digest_of_files(paths, repr(files).encode()))
     by_stem = images_by_stem(images)
     found: list[LabelmeFile] = []
-    for file, contents in zip(files, load_or_compute(key, read_all), strict=True):
-        objects, named_image, is_embedded, points, areas = contents or ({}, "", True, 0, 0)
+    for file, fields in zip(files, load_or_compute(key, read_all), strict=True):
+        contents = fields and Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
-        if image is None:
-            path = find_file(named_image, [os.path.join(folder, os.path.dirname(file)), str(images)])
+        if image is None and contents:
+            path = find_file(contents.image, [os.path.join(folder, os.path.dirname(file)), str(images)])
             image = path and os.path.relpath(path, images)
-        if image is None and is_embedded:
+        if image is None and (contents is None or contents.is_embedded):
             image = ""
-        found.append(LabelmeFile(file, image, objects, points, areas))
+        found.append(LabelmeFile(file, image, contents))
     return found
 
 
@@ -240,15 +252,16 @@ def images_by_stem(folder: Path) -> dict[str, str]:
     return files_by_stem(folder, "images") if holds_pictures(folder) else {}
 
 
-def _contents(path: str) -> tuple[dict[str, int], str, bool, int, int] | None:
-    """Objects of each label, the named image, whether a file holds an image, its points and areas.
-
-    None if it cannot be read.
-    """
+def _try_contents(path: str) -> Contents | None:
     try:
-        content = read_labelme(path)
+        return contents_of(path)
     except DataError:  # the error is reported when the file is drawn
         return None
+
+
+def contents_of(path: str) -> Contents:
+    """What a file holds beside its areas and its picture. Raises DataError if it cannot be read."""
+    content = read_labelme(path)
     shapes = content["shapes"]
     objects: set[tuple[str, str]] = set()
     for number, shape in enumerate(shapes):
@@ -256,9 +269,16 @@ def _contents(path: str) -> tuple[dict[str, int], str, bool, int, int] | None:
         key = f"shape {number}" if group is None else f"group {group}"
         objects.add((str(shape.get("label")), key))
     counts = Counter(label for label, _ in sorted(objects))
-    points = sum(shape.get("shape_type") == "point" for shape in shapes)
+    absent_shapes = content.get(ABSENT)
+    is_list = isinstance(absent_shapes, list)
+    points: list[list[Any]] = []
+    for number, shape in enumerate([*shapes, *(absent_shapes if is_list else ())], 1):
+        if isinstance(shape, dict) and shape.get("shape_type") == "point":
+            points.append([number, str(shape.get("label")), shape.get("points"), shape.get("description")])
+    areas = sum(shape.get("shape_type") != "point" for shape in shapes)
+    size = [content.get("imageHeight"), content.get("imageWidth")]
     named_image = str(content.get("imagePath") or "")
-    return dict(counts), named_image, bool(content.get("imageData")), points, len(shapes) - points
+    return Contents(dict(counts), named_image, bool(content.get("imageData")), areas, size, points)
 
 
 def open_records(
@@ -277,7 +297,7 @@ def open_records(
         if file.image is not None:
             rows.append(FileRow(file.image or file.path, (file.image,), (file.path,)))
             counts: Counter[int] = Counter()
-            for label, count in file.objects.items():
+            for label, count in file.contents.objects.items() if file.contents else ():
                 counts[values.get(label, IGNORE_INDEX)] += count
             objects.append(counts)
     conflicts: list[str] = []
@@ -293,3 +313,6 @@ def open_records(
             unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)
+
+
+FORMAT = AnnotationFormat("labelme", ".json", find, load)

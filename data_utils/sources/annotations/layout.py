@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
+from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -13,7 +14,7 @@ from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.folder import children, composed, split_folders, splits_below, walk, wanted_splits
-from data_utils.sources.records import AnnotationSummary, FileRow, Sources
+from data_utils.sources.records import AnnotationSummary, FileRow, Sources, SplitOpeners
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -25,6 +26,22 @@ IMAGE_ROOT = re.compile(
     r"images?|imgs|imagestr|data|jpegimages|(?:train|val|test)[a-z]*(?:[-_]?20\d\d)?", re.IGNORECASE
 )
 LONGEST_PATH = 4096  # characters
+
+
+class AnnotationFormat(NamedTuple):
+    """A format of annotations, one of `FORMATS` in find.py.
+
+    Args:
+        name: what messages call it.
+        suffix: how the names of its files end; "" if these are pictures alone.
+        find: the splits of a folder, to which the named ones belong; none if the folder holds no such annotations.
+        load: a function that opens the records of each split, of the folder, its splits and `--allow-unpaired`.
+    """
+
+    name: str
+    suffix: str
+    find: Callable[[Path, Sequence[str]], SplitPaths]
+    load: Callable[[Path, SplitPaths, bool], SplitOpeners]
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
@@ -131,9 +148,10 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
     """The files with these endings in a folder and below it, hidden ones left out, as paths below the folder."""
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        below = os.path.relpath(parent, folder)
         for name in names:
             if is_visible_file(name, suffixes):
-                yield os.path.relpath(os.path.join(parent, name), folder)
+                yield name if below == "." else os.path.join(below, name)
 
 
 def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths
+from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths
 from data_utils.sources.folder import children, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
@@ -114,3 +114,6 @@ def open_records(root: Path, allow_unpaired: bool) -> Records:
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
     return open_rows((root, root), rows, unpaired, Metadata(task=TASK), allow_unpaired, one_object_sources)
+
+
+FORMAT = AnnotationFormat("one mask for each object", "", find, load)

@@ -11,7 +11,7 @@ from pathlib import Path
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
-from data_utils.sources.annotations.layout import SplitPaths, folder_in
+from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
 from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
@@ -100,3 +100,6 @@ def read_label_map(path: Path, colored: bool) -> NamedClasses:
         red, green, blue = map(int, color.groups())
         classes.append(((red, green, blue) if colored else len(classes), name.strip()))
     return tuple(classes)
+
+
+FORMAT = AnnotationFormat("VOC", ".xml", find, load)

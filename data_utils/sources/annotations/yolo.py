@@ -19,6 +19,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
 from data_utils.sources.annotations.drawn import Area, DrawnMask, polygon, read_points
 from data_utils.sources.annotations.layout import (
+    AnnotationFormat,
     SplitPaths,
     find_file,
     find_listed,
@@ -200,3 +201,6 @@ def label_folder(images: Path, root: Path) -> Path:
             labels = folder_in(folder.parent, ("labels",)) or folder.with_name("labels")
             return labels / images.relative_to(folder)
     return images
+
+
+FORMAT = AnnotationFormat("YOLO", ".txt", find, load)

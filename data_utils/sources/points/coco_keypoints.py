@@ -5,7 +5,6 @@ https://cocodataset.org/#format-data.
 """
 
 import json
-import mmap
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations import coco
 from data_utils.sources.annotations.coco import CocoFile, Entry, read_coco
+from data_utils.sources.annotations.documents import keys_in
 from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
     Certainty,
@@ -25,11 +25,11 @@ from data_utils.sources.points.table import (
     number,
     said_size,
 )
-from runtime.documents import open_regular
 from runtime.errors import DataError
 
 NAMES = r"(?:(?:person_)?keypoints|points|coco)(?:_(.+))?\.json|((?:train|val)[^.]*)\.json"
 KEYPOINT_FILES = re.compile(NAMES)  # beside the files of objects, coco.FILES
+KEYS = {b"images", b"keypoints"}  # of files that may hold points, whose categories name keypoints
 VISIBILITIES = {0: UNKNOWN, 1: PRESENT, 2: PRESENT}
 # the v that is written for an absent point, and for a present one
 HIDDEN = 0
@@ -48,7 +48,7 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
     paths = keypoint_files if keypoint_files and (explicit or not object_files) else object_files
     tables: dict[str, list[PointTable]] = {}
     for name, (_, path) in paths.items():
-        if not _mentions_keypoints(path):
+        if not keys_in(path) >= KEYS:
             continue
         file = read_coco(path)
         table = to_table(file)
@@ -61,16 +61,7 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
 
 def read(path: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
-    return to_table(read_coco(path)) if _mentions_keypoints(path) else None
-
-
-def _mentions_keypoints(path: Path) -> bool:
-    """Whether the word occurs in a file, which may be large; a file that cannot be read is reported by its reader."""
-    try:
-        with open_regular(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(b'"keypoints"') >= 0 and content.find(b'"images"') >= 0
-    except (OSError, ValueError):  # an empty file cannot be mapped
-        return False
+    return to_table(read_coco(path)) if keys_in(path) >= KEYS else None
 
 
 def to_table(file: CocoFile) -> PointTable | None:

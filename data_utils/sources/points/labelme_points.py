@@ -1,7 +1,6 @@
 """labelme's shapes of type `point`: a JSON file for each image, whose labels are the names of the points.
 
-A point that a file does not hold is unknown. A point that is predicted to be absent is stored under the key ABSENT,
-which labelme keeps and does not show.
+A point that a file does not hold is unknown. A point that is predicted to be absent is stored under a key of our own.
 """
 
 import json
@@ -17,7 +16,6 @@ from data_utils.sources.points.table import ImagePoints, PointTable, read_note, 
 from runtime.errors import DataError
 
 LAYOUT = "labelme"
-ABSENT = "absent_shapes"
 VERSION = "5.5.0"  # the version of labelme that its files name
 
 
@@ -28,10 +26,10 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     files_by_split = {split: labelme.read_folder(folders) for split, folders in splits.items()}
-    all_files = list(chain.from_iterable(files_by_split.values()))
-    if not any(file.points for file in all_files):
+    all_contents = [file.contents for file in chain.from_iterable(files_by_split.values()) if file.contents]
+    if not any(contents.points for contents in all_contents):
         return {}
-    if any(file.areas for file in all_files) and not explicit:
+    if any(contents.areas for contents in all_contents) and not explicit:
         raise DataError(
             f"{root} holds points and other shapes of labelme; give --task landmarks for the points alone, or --task"
             " classes, in which a point is a disc"
@@ -43,8 +41,8 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             path = images / (file.image or os.path.splitext(file.path)[0])
             if file.image == "":
                 path = folder / file.path
-            if file.objects or labelme.is_labelme(folder / file.path):  # others belong to something else
-                entries.append(points_of(folder / file.path, os.path.relpath(path, root)))
+            if file.contents or labelme.is_labelme(folder / file.path):  # others belong to something else
+                entries.append(points_of(folder / file.path, os.path.relpath(path, root), file.contents))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
 
@@ -54,19 +52,14 @@ def read(file: Path) -> PointTable | None:
     return PointTable(LAYOUT, 2, [points_of(file, file.stem)]) if labelme.is_labelme(file) else None
 
 
-def points_of(file: Path, image: str) -> ImagePoints:
-    """The points of a file, all of one image."""
-    content = labelme.read_labelme(str(file))
-    entry = ImagePoints(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
-    absent_shapes = content.get(ABSENT)
-    shapes = content["shapes"] + (absent_shapes if isinstance(absent_shapes, list) else [])
-    for index, shape in enumerate(shapes, 1):
+def points_of(file: Path, image: str, contents: labelme.Contents | None = None) -> ImagePoints:
+    """The points of a file, all of one image; `contents` are those of the file if they are known."""
+    contents = contents or labelme.contents_of(str(file))
+    entry = ImagePoints(str(file), image, said_size(*contents.size))
+    for index, label, positions, description in contents.points:
         location = f"{file}: shape {index}"
-        if isinstance(shape, dict) and shape.get("shape_type") == "point":
-            positions = shape.get("points")
-            position = positions[0] if isinstance(positions, list) and len(positions) == 1 else str(positions)
-            certainty = read_note(shape.get("description"), location)
-            entry.add(str(shape.get("label")), PRESENT, read_position(position, 2, location), certainty)
+        position = positions[0] if isinstance(positions, list) and len(positions) == 1 else str(positions)
+        entry.add(label, PRESENT, read_position(position, 2, location), read_note(description, location))
     return entry
 
 
@@ -84,5 +77,5 @@ def write(table: PointTable) -> str:
     if entry.size is not None:
         content["imageHeight"], content["imageWidth"] = entry.size
     if shapes[False]:
-        content[ABSENT] = shapes[False]
+        content[labelme.ABSENT] = shapes[False]
     return json.dumps(content, indent=2) + "\n"

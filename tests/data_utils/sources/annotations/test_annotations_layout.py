@@ -4,12 +4,15 @@ Modules: data_utils/sources/annotations/find.py, data_utils/sources/annotations/
 """
 
 import json
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.annotations import error_of, loaded, masks
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco
+from support.labelme_files import shape, write_labelme
 
 from data_utils.image_io.reader import read_image
 from data_utils.sources.annotations.layout import find_file, number_classes
@@ -149,3 +152,47 @@ def test_pictures_beside_annotations_are_no_masks_unless_they_have_names_of_imag
 def test_a_file_is_found_however_accents_are_stored(tmp_path, name, file):
     (tmp_path / file).touch()
     assert find_file(name, [str(tmp_path)]) == str(tmp_path / file)
+
+
+@pytest.fixture
+def opened(monkeypatch) -> Counter[str]:
+    """How often each file has been opened, by its name."""
+    counts: Counter[str] = Counter()
+
+    def open_and_count(file, *settings, **more):
+        counts[Path(str(file)).name] += 1
+        return open_file(file, *settings, **more)
+
+    open_file = open
+    monkeypatch.setattr("builtins.open", open_and_count)
+    return counts
+
+
+def write_yolo(root: Path) -> None:
+    for stem in "ab":
+        for folder in ("images", "labels"):
+            (root / folder).mkdir(exist_ok=True)
+        Image.new("L", SIZE[::-1]).save(root / "images" / f"{stem}.png")
+        (root / "labels" / f"{stem}.txt").write_text("0 .1 .1 .5 .1 .5 .5\n")
+    (root / "classes.txt").write_text("cell\n")
+
+
+def write_shapes(root: Path, kind: str) -> None:
+    for stem in "ab":
+        write_labelme(root, stem, [shape("cell", [[5, 5], [40, 40]] if kind == "rectangle" else [[5, 5]], kind)])
+
+
+READS = {
+    "COCO": (lambda root: write_coco(root / "result.json", OBJECTS, root / "images"), {"result.json": 2}),
+    "labelme": (lambda root: write_shapes(root, "rectangle"), {"a.json": 2, "b.json": 1}),
+    "points of labelme": (lambda root: write_shapes(root, "point"), {"a.json": 2, "b.json": 1}),
+    "YOLO": (write_yolo, {"a.txt": 1, "b.txt": 1}),
+}
+
+
+@pytest.mark.parametrize(("write_files", "counts"), READS.values(), ids=READS)
+def test_files_are_opened_once_to_know_their_format_and_once_to_be_read(tmp_path, opened, write_files, counts):
+    write_files(tmp_path)
+    opened.clear()
+    loaded(tmp_path)
+    assert {name: opened[name] for name in counts} == counts

@@ -11,7 +11,7 @@ from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits
 from data_utils.sources.overlapping import find_channels, find_class_files, find_class_folders
 from data_utils.sources.pictures import open_pictures
-from data_utils.sources.points.find import choose_points, find_any_points, find_first_points, other_csv_files
+from data_utils.sources.points.find import choose_points, find_points_of, other_csv_files
 from data_utils.sources.records import SplitOpeners, split_openers
 from data_utils.sources.side_by_side import find_side_by_side
 from data_utils.sources.volumes import find_volumes, image_suffixes
@@ -27,14 +27,13 @@ def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
 
 # each gives split -> a function that opens its records, empty if the folder has another layout
 FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
-    find_first_points,
+    find_points_of,
     find_dicom,
     find_class_folders,
     find_volumes,
     find_channels,
     find_polygons,
     find_annotated,
-    find_any_points,
     find_class_files,
     find_side_by_side,
     find_folder_pairs,

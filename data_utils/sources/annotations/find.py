@@ -1,13 +1,12 @@
 """Which annotations lie in a folder."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import AnnotationFormat, holds_pictures
-from data_utils.sources.folder import DataFolder, files_by_stem, find_splits
+from data_utils.sources.folder import DataFolder, files_by_stem
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
@@ -24,44 +23,23 @@ ANNOTATION_SUFFIXES = tuple(each.suffix for each in FORMATS if each.suffix)
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
-def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records; empty if nothing is recognized.
+def find_annotated(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its records; empty if there are masks, or if nothing is recognized.
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
-    found = [(each, each.find(root, named_splits)) for each in FORMATS]
+    if folder.has_masks:
+        return {}
+    found = [(each, each.find(folder.root, folder.named_splits)) for each in FORMATS]
     found = [(each, splits) for each, splits in found if splits]
     if len(found) > 1:
         examples = [f"{each.name} ({next(iter(splits.values()))[1]})" for each, splits in found]
-        raise DataError(f"{root} holds annotations of {len(found)} formats: {', '.join(examples)}; keep one of them")
-    for each, splits in found:
-        return each.load(root, splits, allow_unpaired)
-    return {}
-
-
-def find_annotated(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its records, if there are annotations and no masks.
-
-    Raises DataError if there are points too.
-    """
-    if folder.has_masks:
-        return {}
-    openers = find_annotations(folder.root, folder.named_splits, folder.config.allow_unpaired)
-    if openers and folder.points:
-        file = next(iter(folder.points.values())).files[0]
         raise DataError(
-            f"{folder.root} holds annotations, and points in {file}; give --task classes or --task landmarks"
+            f"{folder.root} holds annotations of {len(found)} formats: {', '.join(examples)}; keep one of them"
         )
-    return openers
-
-
-def holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
-    """Whether `root` is a folder of images and masks."""
-    try:
-        folders = find_splits(root, named_splits)
-    except DataError:
-        return False
-    return any(are_masks(images, masks) for images, masks in folders.values())
+    for each, splits in found:
+        return each.load(folder.root, splits, folder.config.allow_unpaired)
+    return {}
 
 
 def are_masks(images: Path, masks: Path) -> bool:

@@ -23,6 +23,7 @@ from data_utils.sources.points.table import (
     PointTable,
     join_tables,
     number,
+    read_certainty,
     said_size,
 )
 from runtime.errors import DataError
@@ -103,17 +104,15 @@ def _add_keypoints(entry: ImagePoints, names: Sequence[str], found: Entry) -> No
     keypoints = found["keypoints"]
     if len(keypoints) != 3 * len(names):
         raise DataError(f"{location} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
-    predictions = [found.get(key) for key in PREDICTED_KEYS]
-    is_predicted = all(isinstance(values, list) and len(values) == len(names) for values in predictions)
-    for index, name in enumerate(names):
+    certainties = [found.get(key) for key in PREDICTED_KEYS]
+    if not all(isinstance(values, list) and len(values) == len(names) for values in certainties):
+        certainties = [[None] * len(names)] * len(PREDICTED_KEYS)
+    for index, (name, confidence, presence) in enumerate(zip(names, *certainties, strict=True)):
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
         if not isinstance(visibility, int | float) or visibility not in VISIBILITIES:
             raise DataError(f"{location}: v of {name!r} is {str(visibility)[:40]}, expected 0, 1 or 2")
-        certainty: Certainty | None = None
-        if is_predicted:
-            certainty = Certainty(*(number(values[index], location) for values in predictions if values is not None))
         position = (number(x, location), number(y, location))
-        entry.add(name, VISIBILITIES[int(visibility)], position, certainty)
+        entry.add(name, VISIBILITIES[int(visibility)], position, read_certainty(confidence, presence, location))
 
 
 def write(table: PointTable) -> str:

@@ -16,7 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.points.table import EMPTY_CELL, Certainty, ImagePoints, PointTable, number, with_point
+from data_utils.sources.points.table import (
+    EMPTY_CELL,
+    Certainty,
+    ImagePoints,
+    PointTable,
+    number,
+    read_certainty,
+    with_point,
+)
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 
@@ -194,10 +202,7 @@ def _add_point(entry: ImagePoints, name: str, cells: Mapping[str, str], location
             raise DataError(f"{location}: a point that is present has no coordinates")
     if cells.get("v") in ("0", "0.0"):
         state = UNKNOWN
-    certainty: Certainty | None = None
-    if cells.get("confidence") and cells.get("presence"):
-        certainty = Certainty(number(cells["confidence"], location), number(cells["presence"], location))
-    entry.add(name, state, position, certainty)
+    entry.add(name, state, position, read_certainty(cells.get("confidence"), cells.get("presence"), location))
 
 
 def write(table: PointTable) -> str:

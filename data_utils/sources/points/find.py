@@ -12,6 +12,7 @@ from data_utils.config import LANDMARKS
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PointSource, VolumeFile
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
+from data_utils.sources.annotations.find import find_annotated
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.annotations.layout import describe_missing, find_file, find_listed
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
@@ -59,16 +60,18 @@ def choose_points(
     return points
 
 
-def find_first_points(folder: DataFolder) -> SplitOpeners:
-    """The openers of points that are asked for, of volumes, or in files that hold areas in other data sets."""
-    is_first = folder.config.task == LANDMARKS
-    for table in folder.points.values():
-        is_first = is_first or table.axes == 3 or table.layout in ANNOTATIONS
-    return find_any_points(folder) if is_first else {}
+def find_points_of(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens the images of its points.
 
-
-def find_any_points(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens the images of its points."""
+    Raises DataError if the folder holds annotations of areas too, beside points of images that are not asked for.
+    """
+    tables = folder.points.values()
+    is_sure = folder.config.task == LANDMARKS or any(table.axes == 3 or table.layout in ANNOTATIONS for table in tables)
+    if tables and not is_sure and find_annotated(folder):
+        file = next(iter(tables)).files[0]
+        raise DataError(
+            f"{folder.root} holds annotations, and points in {file}; give --task classes or --task landmarks"
+        )
     return open_splits(folder.root, folder.points, folder.config.absent, folder.config.allow_unpaired)
 
 

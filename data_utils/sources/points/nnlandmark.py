@@ -13,7 +13,7 @@ from data_utils.image_io.volumes import volume_stem
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.pairs import FIRST_CHANNEL
-from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, number, read_position
+from data_utils.sources.points.table import ImagePoints, PointTable, read_certainty, read_position
 
 LAYOUT = "nnlandmark"
 ALL_CASES = "all_landmarks_voxel.json"  # nnLandmark's name for the file in the folder of a data set
@@ -37,9 +37,7 @@ def read(file: Path) -> PointTable | None:
                 continue
             if not isinstance(coordinates, list):
                 return None
-            certainty: Certainty | None = None
-            if {"likelihood", "presence"} <= fields.keys():
-                certainty = Certainty(number(fields["likelihood"], location), number(fields["presence"], location))
+            certainty = read_certainty(fields.get("likelihood"), fields.get("presence"), location)
             entry.add(name, PRESENT, read_position(coordinates, 3, location), certainty)
         entries.append(entry)
     return PointTable(LAYOUT, 3, entries)

@@ -23,7 +23,7 @@ SEVERAL_TABLES_MESSAGE = (
     "several animals or persons in an image are not supported: give each an image of its own, or each point a name of"
     " its own"
 )
-NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
+NOTE = re.compile(r"presence (?P<presence>\S+) confidence (?P<confidence>\S+)$")
 
 
 class Certainty(NamedTuple):
@@ -217,13 +217,17 @@ def said_size(height: object, width: object) -> tuple[int, int] | None:
     return None
 
 
+def read_certainty(confidence: object, presence: object, location: str) -> Certainty | None:
+    """The certainty of a point in a file; None unless both of its numbers stand there."""
+    if confidence in (None, "") or presence in (None, ""):
+        return None
+    return Certainty(number(confidence, location), number(presence, location))
+
+
 def read_note(text: object, location: str) -> Certainty | None:
     """The certainty from the end of a text that `Point.note` has made; None for other texts."""
     match = NOTE.search(str(text))
-    if match is None:
-        return None
-    presence, confidence = (number(cell, location) for cell in match.groups())
-    return Certainty(confidence, presence)
+    return match and read_certainty(match["confidence"], match["presence"], location)
 
 
 def count_states(states: np.ndarray) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ from support.rasters import feature, square, write_geojson
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.load import load_records
 from data_utils.sources.points.find import find_points, open_splits, read_truth
 from runtime.errors import DataError
@@ -107,24 +106,6 @@ def test_a_name_with_the_ending_of_an_image_may_not_lack_one(tmp_path, name):
     (folder / "images" / "a.png").rename(folder / "images" / f"{name}.png")
     with pytest.raises(DataError, match=rf"1 file without partner: {name}: listed in points\.csv"):
         load_records(DataConfig(dataset=str(folder)))
-
-
-@pytest.mark.parametrize(
-    ("split", "files_of_split", "splits", "is_without"),
-    [
-        ("val", [], (), True),
-        ("val", ["a.png"], (), False),
-        ("holdout", ["a.png"], (), True),
-        ("holdout", ["a.png"], ("train", "holdout"), False),
-    ],
-)
-def test_masks_of_any_split_count_where_it_is_usual_or_named(tmp_path, split, files_of_split, splits, is_without):
-    for name in ("train", split):
-        (tmp_path / name / "images").mkdir(parents=True)
-        (tmp_path / name / "masks").mkdir()
-    for name in files_of_split:
-        (tmp_path / split / "masks" / name).write_bytes(b"a mask of one split")
-    assert holds_masks(tmp_path, splits) is not is_without
 
 
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):

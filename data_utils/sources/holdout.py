@@ -11,7 +11,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.places import read_source_grid
 from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRows, select
-from runtime.console import listing
+from runtime.console import counted
 from runtime.errors import DataError
 
 # records of which some are held out; (N,) the number of each record's group, which stays together; what groups are
@@ -163,6 +163,7 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
         return ()
     pattern = "^(.*/)?" if "" in train_folders | val_folders else "^(.*/)"
     return (
-        f"images of one folder train and validate ({listing(shared)}); if a folder holds one patient or scene, keep it"
-        f" together: --val-group '{pattern}'",
+        f"{counted(len(shared), 'folder')} with images that train and others that validate, such as {shared[0]}/: if a"
+        " folder holds one patient, video or scene, the scores are too good; to keep the images of each folder"
+        f" together, add --val-group '{pattern}'",
     )

@@ -84,6 +84,10 @@ class Contents(NamedTuple):
     points: Sequence[Sequence[Any]]
 
 
+# of a file that cannot be read: it is assumed to hold its image, so that it is reported as that image's problem
+UNREADABLE = Contents({}, "", True, 0, (None, None), ())
+
+
 class LabelmeFile(NamedTuple):
     """A JSON file.
 
@@ -91,12 +95,12 @@ class LabelmeFile(NamedTuple):
         path: its path below the folder of JSON files.
         image: the path of its image below the folder of images; "" if the image is in the file itself, None if there
             is none.
-        contents: None if it cannot be read; it is then reported where it is drawn.
+        contents: what it holds.
     """
 
     path: str
     image: str | None
-    contents: Contents | None
+    contents: Contents
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
         all_files = chain.from_iterable(files_by_split.values())
-        names = sorted(set(chain.from_iterable(file.contents.objects for file in all_files if file.contents)))
+        names = sorted(set(chain.from_iterable(file.contents.objects for file in all_files)))
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
@@ -221,8 +225,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     """The JSON files of a folder, with their images in another; what they hold is cached until a file changes.
 
-    The image is that of the file's stem, or else the one that the file names. A file that cannot be read is assumed to
-    hold its image, so that the file is reported as that image's problem.
+    The image is that of the file's stem, or else the one that the file names.
     """
     images, folder = folders
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
@@ -236,12 +239,12 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     by_stem = images_by_stem(images)
     found: list[LabelmeFile] = []
     for file, fields in zip(files, load_or_compute(key, read_all), strict=True):
-        contents = fields and Contents(*fields)
+        contents = Contents(*fields) if fields else UNREADABLE
         image = by_stem.get(os.path.splitext(file)[0])
-        if image is None and contents:
+        if image is None:
             path = find_file(contents.image, [os.path.join(folder, os.path.dirname(file)), str(images)])
             image = path and os.path.relpath(path, images)
-        if image is None and (contents is None or contents.is_embedded):
+        if image is None and contents.is_embedded:
             image = ""
         found.append(LabelmeFile(file, image, contents))
     return found
@@ -270,9 +273,10 @@ def contents_of(path: str) -> Contents:
         objects.add((str(shape.get("label")), key))
     counts = Counter(label for label, _ in sorted(objects))
     absent_shapes = content.get(ABSENT)
-    is_list = isinstance(absent_shapes, list)
+    if not isinstance(absent_shapes, list):
+        absent_shapes = []
     points: list[list[Any]] = []
-    for number, shape in enumerate([*shapes, *(absent_shapes if is_list else ())], 1):
+    for number, shape in enumerate(shapes + absent_shapes, 1):
         if isinstance(shape, dict) and shape.get("shape_type") == "point":
             points.append([number, str(shape.get("label")), shape.get("points"), shape.get("description")])
     areas = sum(shape.get("shape_type") != "point" for shape in shapes)
@@ -297,7 +301,7 @@ def open_records(
         if file.image is not None:
             rows.append(FileRow(file.image or file.path, (file.image,), (file.path,)))
             counts: Counter[int] = Counter()
-            for label, count in file.contents.objects.items() if file.contents else ():
+            for label, count in file.contents.objects.items():
                 counts[values.get(label, IGNORE_INDEX)] += count
             objects.append(counts)
     conflicts: list[str] = []

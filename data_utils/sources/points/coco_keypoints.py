@@ -104,10 +104,11 @@ def _add_keypoints(entry: ImagePoints, names: Sequence[str], found: Entry) -> No
     keypoints = found["keypoints"]
     if len(keypoints) != 3 * len(names):
         raise DataError(f"{location} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
-    certainties = [found.get(key) for key in PREDICTED_KEYS]
+    certainties: list[Any] = [found.get(key) for key in PREDICTED_KEYS]
     if not all(isinstance(values, list) and len(values) == len(names) for values in certainties):
         certainties = [[None] * len(names)] * len(PREDICTED_KEYS)
-    for index, (name, confidence, presence) in enumerate(zip(names, *certainties, strict=True)):
+    confidences, presences = certainties
+    for index, (name, confidence, presence) in enumerate(zip(names, confidences, presences, strict=True)):
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
         if not isinstance(visibility, int | float) or visibility not in VISIBILITIES:
             raise DataError(f"{location}: v of {name!r} is {str(visibility)[:40]}, expected 0, 1 or 2")

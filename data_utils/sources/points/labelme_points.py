@@ -12,6 +12,7 @@ from typing import Any
 
 from data_utils.point_states import PRESENT
 from data_utils.sources.annotations import labelme
+from data_utils.sources.annotations.labelme import UNREADABLE, Contents, contents_of
 from data_utils.sources.points.table import ImagePoints, PointTable, read_note, read_position, said_size
 from runtime.errors import DataError
 
@@ -26,10 +27,10 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     files_by_split = {split: labelme.read_folder(folders) for split, folders in splits.items()}
-    all_contents = [file.contents for file in chain.from_iterable(files_by_split.values()) if file.contents]
-    if not any(contents.points for contents in all_contents):
+    all_files = list(chain.from_iterable(files_by_split.values()))
+    if not any(file.contents.points for file in all_files):
         return {}
-    if any(contents.areas for contents in all_contents) and not explicit:
+    if any(file.contents.areas for file in all_files) and not explicit:
         raise DataError(
             f"{root} holds points and other shapes of labelme; give --task landmarks for the points alone, or --task"
             " classes, in which a point is a disc"
@@ -41,7 +42,8 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             path = images / (file.image or os.path.splitext(file.path)[0])
             if file.image == "":
                 path = folder / file.path
-            if file.contents or labelme.is_labelme(folder / file.path):  # others belong to something else
+            # others belong to something else
+            if file.contents is not UNREADABLE or labelme.is_labelme(folder / file.path):
                 entries.append(points_of(folder / file.path, os.path.relpath(path, root), file.contents))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
@@ -52,9 +54,10 @@ def read(file: Path) -> PointTable | None:
     return PointTable(LAYOUT, 2, [points_of(file, file.stem)]) if labelme.is_labelme(file) else None
 
 
-def points_of(file: Path, image: str, contents: labelme.Contents | None = None) -> ImagePoints:
-    """The points of a file, all of one image; `contents` are those of the file if they are known."""
-    contents = contents or labelme.contents_of(str(file))
+def points_of(file: Path, image: str, contents: Contents = UNREADABLE) -> ImagePoints:
+    """The points of a file, all of one image; `contents` are those of the file if it has been read."""
+    if contents is UNREADABLE:
+        contents = contents_of(str(file))
     entry = ImagePoints(str(file), image, said_size(*contents.size))
     for index, label, positions, description in contents.points:
         location = f"{file}: shape {index}"

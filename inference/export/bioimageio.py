@@ -303,7 +303,7 @@ def open_package(path: Path, weights: str) -> Answer:
         pipeline = create_prediction_pipeline(model, weight_format=weights, devices=["cpu"])
     if summary.status != "passed":
         errors = chain.from_iterable(detail.errors for detail in summary.details)
-        reason = next((error.msg for error in errors), "it says not why")
+        reason = next((error.msg for error in errors), "without a reason")
         raise RuntimeError(f"its test did not pass: {reason}")
     (source,) = get_member_ids(model.inputs)
     (answer_id,) = get_member_ids(model.outputs)

@@ -71,17 +71,11 @@ def test_shares_and_overlap_are_counted(folders):
     assert f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
 
 
-def test_classes_are_chosen_in_the_order_of_the_flag(folders):
-    blue, _, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
-    targets = targets_of(folders, classes="red,blue")
-    assert (np.stack([planes(target.truth, 2) for target in targets]) == np.stack([red, blue], axis=1)).all()
-
-
-def test_classes_of_one_name_are_joined(folders):
+def test_classes_are_chosen_in_the_order_of_the_flag_and_joined_by_one_name(folders):
     blue, green, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
-    targets = targets_of(folders, classes="1=cold,2=warm,3=warm")
-    expected = np.stack([blue, green | red], axis=1)
-    assert (np.stack([planes(target.truth, 2) for target in targets]) == expected).all()
+    for classes, expected in (("red,blue", (red, blue)), ("1=cold,2=warm,3=warm", (blue, green | red))):
+        targets = targets_of(folders, classes=classes)
+        assert (np.stack([planes(target.truth, 2) for target in targets]) == np.stack(expected, axis=1)).all()
 
 
 def test_a_class_that_is_not_there_is_refused(folders):
@@ -184,13 +178,9 @@ def unpaired_folders(folder: Path, **settings):
         (unpaired_folders, "b.png: image without mask; c/y.png: mask without image"),
     ],
 )
-def test_masks_or_images_of_classes_without_partner_are_named(unpaired, opened, line):
+def test_masks_or_images_of_classes_without_partner_are_named_or_left_out_by_a_flag(unpaired, opened, line):
     with pytest.raises(DataError, match=f"2 files without partner: {line}"):
         opened(unpaired)
-
-
-@pytest.mark.parametrize("opened", [unpaired_channels, unpaired_folders])
-def test_masks_or_images_of_classes_without_partner_are_left_out_by_a_flag(unpaired, opened):
     records = opened(unpaired, allow_unpaired=True)
     assert [record["name"] for record in records] == ["s/a.png"]
     assert len(records.metadata.unpaired) == 2
@@ -309,19 +299,7 @@ def write_annotations(folder: Path, kind: str, inner: list[list[int]]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_objects_keep_what_lies_below_others(tmp_path, kind):
-    write_annotations(tmp_path, kind, box(8, 12, 6, 12))
-    info = load_info(tmp_path, task="overlapping")
-    car, wheel = planes(info.reader.read(info.train.records[0], SIZE).truth, 2)
-    assert (car & wheel).sum() >= 6 * 8
-    filled = np.zeros(SIZE, bool)
-    filled[4:20, 4:28] = True
-    assert (filled & ~car).sum() == 0
-    assert (car & ~filled).sum() <= 2 * sum(SIZE)
-
-
-@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_objects_are_classes_of_their_uppermost_without_the_task(tmp_path, kind):
+def test_objects_keep_what_lies_below_others_and_without_the_task_are_classes_of_their_uppermost(tmp_path, kind):
     write_annotations(tmp_path, kind, box(8, 12, 6, 12))
     exclusive = load_info(tmp_path)
     info = load_info(tmp_path, task="overlapping")
@@ -329,6 +307,11 @@ def test_objects_are_classes_of_their_uppermost_without_the_task(tmp_path, kind)
     assert info.train.records.metadata.task == "overlapping"
     assert info.reader.names == ("car", "wheel")
     car, wheel = planes(info.reader.read(info.train.records[0], SIZE).truth, 2)
+    assert (car & wheel).sum() >= 6 * 8
+    filled = np.zeros(SIZE, bool)
+    filled[4:20, 4:28] = True
+    assert (filled & ~car).sum() == 0
+    assert (car & ~filled).sum() <= 2 * sum(SIZE)
     uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
     assert (uppermost == np.where(wheel, 2, car)).all()
 

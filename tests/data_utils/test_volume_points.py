@@ -249,8 +249,9 @@ def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
 @pytest.mark.parametrize("folder", ["", "points", "landmarks", "markups", "fiducials", "images", "imagesTr"])
 def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
-    (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
+    for name in "dbeac":
+        (tmp_path / folder / f"{name}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].images == tuple("abcde")
 
 
 def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(tmp_path):
@@ -261,14 +262,6 @@ def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(t
     (tmp_path / "train" / "points" / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
     splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=True), None, allow_unpaired=False)
     assert splits["train"]()[0]["image"] == VolumeFile((str(volume),))
-
-
-@pytest.mark.parametrize("folder", [".", "points"])
-def test_volumes_stand_in_the_order_of_the_names_of_their_files(tmp_path, folder):
-    (tmp_path / folder).mkdir(exist_ok=True)
-    for name in "dbeac":
-        (tmp_path / folder / f"{name}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    assert find_points(tmp_path, (), explicit=True)["train"].images == tuple("abcde")
 
 
 def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path):

@@ -74,16 +74,18 @@ def waits(monkeypatch) -> list[float]:
     return waits
 
 
-def test_an_error_that_all_processes_have_is_left_to_the_first(end_of, capsys, waits):
-    assert end_of(UsageError("no such flag")) == 2
-    assert capsys.readouterr().err == ""
-    assert waits == [5]  # the launcher ends all as soon as one has ended
-
-
-def test_an_error_of_one_process_is_printed_by_it(end_of, capsys, waits):
-    assert end_of(DataError("no masks")) == 1
-    assert capsys.readouterr().err == "train.py: error: no masks\n"
-    assert waits == []
+@pytest.mark.parametrize(
+    ("error", "code", "line", "waited"),
+    [
+        (UsageError("no such flag"), 2, "", [5]),  # the launcher ends all as soon as one has ended
+        (DataError("no masks"), 1, "train.py: error: no masks\n", []),
+    ],
+    ids=["of all processes", "of one"],
+)
+def test_an_error_that_all_processes_have_is_left_to_the_first(end_of, capsys, waits, error, code, line, waited):
+    assert end_of(error) == code
+    assert capsys.readouterr().err == line
+    assert waits == waited
 
 
 def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
@@ -115,11 +117,7 @@ def test_a_run_is_not_written_into_a_folder_that_is_no_text(capsys, folder):
 def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):
     assert cli.empty_folder(str(tmp_path)) == tmp_path
     assert cli.empty_folder(f"{tmp_path}/new") == tmp_path / "new"
-
-
-@pytest.mark.parametrize("name", ["file", ".hidden"])
-def test_a_folder_that_holds_a_file_is_not_written_into(tmp_path, name):
-    (tmp_path / name).write_text("")
+    (tmp_path / ".hidden").write_text("")
     with pytest.raises(argparse.ArgumentTypeError):
         cli.empty_folder(str(tmp_path))
 

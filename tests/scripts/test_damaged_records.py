@@ -49,6 +49,16 @@ def output(stopped, tmp_path):
     return folder
 
 
+def change_state(output, change):
+    """Change state.json of the newest checkpoint, whose manifest goes with it."""
+    path = output / "checkpoints/step-00000004"
+    state = json.loads((path / "state.json").read_text())
+    change(state)
+    (path / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
+
+
 def resume(output):
     data = (output.parent / "data").resolve()
     return run_train(output, "--dataset", data, *FLAGS, "--resume", "auto")
@@ -96,24 +106,14 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
     ],
 )
 def test_a_checkpoint_of_a_newer_version_or_with_impossible_values_is_passed_over(output, part, change, line, capsys):
-    path = output / "checkpoints/step-00000004"
-    state = json.loads((path / "state.json").read_text())
-    changed = change if part is None else {part: state[part] | change}
-    (path / "state.json").write_text(json.dumps(state | changed))
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
+    change_state(output, lambda state: (state[part] if part else state).update(change))
     checkpoint = find_checkpoint("auto", output / "checkpoints")
     assert checkpoint.path.name == "step-00000002"
     assert line in capsys.readouterr().out
 
 
 def test_damaged_scores_of_the_best_model_end_a_run_before_its_first_step(output):
-    path = output / "checkpoints/step-00000004"
-    state = json.loads((path / "state.json").read_text())
-    state["run"]["best_scores"] = {"sums": "many"}
-    (path / "state.json").write_text(json.dumps(state))
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
+    change_state(output, lambda state: state["run"].update(best_scores={"sums": "many"}))
     with pytest.raises(CheckpointError, match=r"state\.json .* best_scores are damaged"):
         resume(output)
 

@@ -168,18 +168,14 @@ def placed_folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.flags("--place")
-def test_place_takes_masks_at_their_place_in_the_world(placed_folder):
+@pytest.mark.flags("--place", "--no-place")
+def test_place_takes_masks_at_their_place_in_the_world_and_no_place_pixel_by_pixel(placed_folder):
     info = load_dataset_info(config("--dataset", placed_folder, "--place"))
     _, target = new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)
     assert info.channels == 4
     assert info.preprocess().place
     assert (target.mask[:5] == 255).all()
     assert (target.mask[:, 0] == 255).all()
-
-
-@pytest.mark.flags("--no-place")
-def test_no_place_takes_masks_pixel_by_pixel(placed_folder):
     info = load_dataset_info(config("--dataset", placed_folder, "--no-place"))
     pixels, target = new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)
     image = np.array(Image.open(placed_folder / "images" / info.train.records.name(0)).convert("RGB"))

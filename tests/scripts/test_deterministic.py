@@ -167,15 +167,20 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
     assert {"grid_sampler_2d", "convolution", "convolution_backward", "scatter_add_"} <= recorder.called
 
 
+def operators_of_a_step(network: UNet, criterion: ClassLoss, size: tuple[int, ...]) -> Recorder:
+    """What a forward and backward pass on images or volumes of a size calls."""
+    images, masks = torch.rand(2, network.config.in_channels, *size), torch.randint(0, 2, (2, *size))
+    with process_state_kept(), Recorder() as recorder:
+        torch.use_deterministic_algorithms(True)
+        criterion(network(images), masks, criterion.step_counts(masks)).backward()
+    return recorder
+
+
 @pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
 def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_on_cuda):
     network = UNet(UNetConfig(3, 2, 4, 3, norm, upsample, dropout=0.1, block="residual"), deep_supervision=True).train()
     network.activation_checkpointing = True
-    criterion = ClassLoss(2, loss, strides=network.head_strides)
-    images, masks = torch.rand(2, 3, 40, 56), torch.randint(0, 2, (2, 40, 56))
-    with process_state_kept(), Recorder() as recorder:
-        torch.use_deterministic_algorithms(True)
-        criterion(network(images), masks, criterion.step_counts(masks)).backward()
+    recorder = operators_of_a_step(network, ClassLoss(2, loss, strides=network.head_strides), (40, 56))
     assert recorder.refused == set()
     assert {"convolution", "convolution_backward"} <= recorder.called
 
@@ -183,11 +188,7 @@ def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
     network = UNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample), deep_supervision=True).train()
-    criterion = ClassLoss(2, strides=network.head_strides)
-    images, masks = torch.rand(2, 1, 9, 17, 20), torch.randint(0, 2, (2, 9, 17, 20))
-    with process_state_kept(), Recorder() as recorder:
-        torch.use_deterministic_algorithms(True)
-        criterion(network(images), masks, criterion.step_counts(masks)).backward()
+    recorder = operators_of_a_step(network, ClassLoss(2, strides=network.head_strides), (9, 17, 20))
     assert recorder.refused == set()
     assert {"convolution_backward", "max_pool3d_with_indices_backward"} <= recorder.called
 

@@ -104,14 +104,11 @@ def check_same_end(resumed: Run, whole: Run) -> None:
     assert resumed.config == whole.config
 
 
-def test_run_with_another_encoder_is_no_continuation(encoder_folders, data, second_step, tmp_path):
+def test_run_with_another_encoder_or_a_frozen_one_goes_not_on(encoder_folders, licensed, data, second_step, tmp_path):
     with pytest.raises(CheckpointError, match="the checkpoint's encoder is licensed, this run's is resnet"):
-        run(tmp_path, data, "--encoder", encoder_folders["resnet"], *second_step)
-
-
-def test_run_with_a_frozen_encoder_is_no_continuation_of_one_that_trains(licensed, data, second_step, tmp_path):
+        run(tmp_path / "other", data, "--encoder", encoder_folders["resnet"], *second_step)
     with pytest.raises(CheckpointError, match="the checkpoint's freeze_encoder is False, this run's is True"):
-        run(tmp_path, data, "--encoder", licensed, "--freeze-encoder", *second_step)
+        run(tmp_path / "frozen", data, "--encoder", licensed, "--freeze-encoder", *second_step)
 
 
 @pytest.fixture
@@ -123,14 +120,13 @@ def moved(licensed, whole) -> Iterator[Path]:
     aside.rename(licensed)
 
 
-def test_resumed_run_needs_no_folder_of_its_encoder(data, whole, moved, second_step, tmp_path):
-    with network_refused():
-        check_same_end(run(tmp_path, data, "--encoder", moved, *second_step), whole)
-
-
-def test_resumed_run_normalizes_as_before_whatever_its_encoder_says(data, whole, moved, second_step, tmp_path):
-    shutil.copytree(moved.with_name("aside"), moved)
-    (moved / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.1, 0.1]}')
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "says something else"])
+def test_resumed_run_goes_on_whatever_the_folder_of_its_encoder_says(
+    data, whole, moved, second_step, tmp_path, is_there
+):
+    if is_there:
+        shutil.copytree(moved.with_name("aside"), moved)
+        (moved / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.1, 0.1]}')
     with network_refused():
         check_same_end(run(tmp_path, data, "--encoder", moved, *second_step), whole)
 
@@ -166,12 +162,9 @@ def test_two_processes_make_the_steps_of_one(encoder_folders, data, tmp_path, fa
     check_same_columns(records(tmp_path / "two"), one.records, ("train/loss", "train/grad_norm", "eval/loss"))
 
 
-def test_run_is_recorded_with_its_encoder_with_the_license(whole):
+def test_run_and_card_name_the_encoder_with_its_license_but_no_folder(whole, licensed):
     assert whole.settings["encoder"] == "licensed (apache-2.0)"
     assert "model: U-Net with encoder licensed (apache-2.0)" in whole.output
-
-
-def test_card_names_the_encoder_with_its_license_but_no_folder(whole, licensed):
     card = (whole.folder / "model" / "README.md").read_text()
     assert "The encoder is licensed (apache-2.0), a backbone of transformers" in card
     assert "| encoder weights | pretrained |" in card

@@ -47,24 +47,15 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_landmarks_are_found_in_the_data(run):
+def test_a_run_finds_landmarks_in_the_data_and_learns_them(run):
     assert "3 landmarks: nose, ear, tail" in run.output
     assert run.settings["flags"]["task"] == "landmarks"
-
-
-def test_landmarks_are_learned(run):
-    assert run.records[-1]["eval/median_radial_error"] < 1.5
-    assert run.records[-1]["eval/presence_auroc"] > 0.9
-
-
-def test_an_evaluation_of_landmarks_has_all_scores(run):
-    assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= run.records[-1].keys()
-    assert "AUROC" in run.output
-
-
-def test_the_model_records_names_with_the_layout_of_points(run):
     assert run.config["task"]["names"] == list(NAMES)
     assert run.config["task"]["layout"] == "deeplabcut"
+    assert run.records[-1]["eval/median_radial_error"] < 1.5
+    assert run.records[-1]["eval/presence_auroc"] > 0.9
+    assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= run.records[-1].keys()
+    assert "AUROC" in run.output
 
 
 def metrics_of(output: Path) -> dict:
@@ -85,16 +76,12 @@ def predicted(run: Run, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return output
 
 
-def test_predicted_points_are_scored(predicted):
+def test_predicted_points_are_scored_and_an_empty_cell_means_what_it_meant_in_training(predicted):
     metrics = metrics_of(predicted)
     assert metrics["median_radial_error"] < 1.5
     assert metrics["images"] == 24
     assert metrics["unit"] == "px"
     assert set(metrics["by_landmark"]) == set(NAMES)
-
-
-def test_an_empty_cell_means_in_scores_what_it_meant_in_training(predicted):
-    metrics = metrics_of(predicted)
     assert metrics["absent"] + metrics["present"] == 72
     assert metrics["presence_auroc"] > 0.9
 
@@ -105,11 +92,8 @@ def test_predicted_points_come_in_the_format_of_the_data(predicted):
     assert table.names == NAMES
     assert len(table.images) == 24
     assert table.is_predicted
-    assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
-
-
-def test_probabilities_of_points_are_a_map_each(predicted):
     assert np.load(predicted / "frame_00.npy").shape == (3, *SIZE)
+    assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
 
 
 def test_a_predictor_finds_the_points_of_the_files(run, folder, predicted):

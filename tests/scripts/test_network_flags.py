@@ -46,11 +46,12 @@ def moved_filters(result: Run, part: str) -> float:
     return (result.weights(1)[name] - result.weights(0)[name]).norm().item()
 
 
-@pytest.mark.flags("--encoder")
-def test_encoder_begins_with_its_weights(run, encoder):
-    result = run("--encoder", encoder, "--depth", "5")
+@pytest.mark.flags("--encoder", "--encoder-weights")
+@pytest.mark.parametrize(("flags", "are_pretrained"), [([], True), (["--encoder-weights", "random"], False)])
+def test_encoder_begins_with_its_weights_unless_they_are_random(run, encoder, flags, are_pretrained):
+    result = run("--encoder", encoder, "--depth", "5", *flags)
     pretrained = load_file(encoder / "model.safetensors")[FIRST_FILTERS]
-    assert torch.equal(result.weights(0)[MOVED_WEIGHTS["encoder"]], pretrained)
+    assert torch.equal(result.weights(0)[MOVED_WEIGHTS["encoder"]], pretrained) == are_pretrained
 
 
 @pytest.mark.flags("--encoder")
@@ -58,13 +59,6 @@ def test_encoder_none_is_the_plain_network(run):
     plain = run("--encoder", "none")
     assert plain.config["encoder"] is None
     assert plain.values("train/loss") == run().values("train/loss")
-
-
-@pytest.mark.flags("--encoder-weights")
-def test_encoder_weights_may_be_random(run, encoder):
-    result = run("--encoder", encoder, "--depth", "5", "--encoder-weights", "random")
-    pretrained = load_file(encoder / "model.safetensors")[FIRST_FILTERS]
-    assert not torch.equal(result.weights(0)[MOVED_WEIGHTS["encoder"]], pretrained)
 
 
 @pytest.mark.flags("--encoder-lr-factor")

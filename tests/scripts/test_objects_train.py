@@ -80,29 +80,22 @@ def rows_of(table: Path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def test_the_task_of_label_images_is_found(run):
-    assert run.settings["flags"]["task"] == "objects"
-    assert run.settings["identity"]["task"] == "objects"
-
-
-def test_objects_are_learned(run):
+def test_a_run_finds_the_task_in_label_images_and_learns_objects(run):
+    assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
     assert max(run.values("eval/ap50")) > 0.5  # measured 0.75
+    task = run.config["task"]
+    assert task["name"] == "objects"
+    assert task["classes"] == ["background", "object"]
+    assert task["smallest"] > 1
 
 
-def test_an_evaluation_of_objects_has_all_scores(run):
+def test_a_run_records_and_reports_all_scores_of_objects(run):
     scores = {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"}
     assert scores | {"eval/missed", "eval/split", "eval/merged"} <= run.records[-1].keys()
     report = (run.folder / "report.html").read_text()
     assert "<h2>Objects</h2>" in report
     assert "Found by size" in report
     assert "AP@0.5</" in report
-
-
-def test_the_model_records_classes_with_the_smallest_object(run):
-    task = run.config["task"]
-    assert task["name"] == "objects"
-    assert task["classes"] == ["background", "object"]
-    assert task["smallest"] > 1
 
 
 def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(run, folder, tmp_path):
@@ -127,12 +120,9 @@ def predicted(run, large, tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, mask=mask, rows=rows, output=result.stdout)
 
 
-def test_the_table_of_objects_has_a_row_for_each_number_of_the_mask(predicted):
+def test_the_table_of_objects_has_area_center_box_of_each_number_of_the_mask(predicted):
     assert predicted.mask.dtype == np.uint16
     assert [int(row["number"]) for row in predicted.rows] == list(range(1, predicted.mask.max() + 1))
-
-
-def test_the_table_of_objects_has_area_center_box(predicted):
     for row in predicted.rows[:5]:
         y, x = np.nonzero(predicted.mask == int(row["number"]))
         box = [int(row[side]) for side in ("top", "left", "bottom", "right")]
@@ -141,14 +131,11 @@ def test_the_table_of_objects_has_area_center_box(predicted):
         assert box == [y.min(), x.min(), y.max() + 1, x.max() + 1]
 
 
-def test_predicted_objects_are_scored(predicted):
+def test_predicted_objects_are_scored_with_their_maps_beside_them(predicted):
     metrics = json.loads((predicted.folder / "metrics.json").read_text())
     assert metrics["predicted"] == predicted.mask.max()
     assert metrics["ap50"] > 0.3
     assert "AP@0.5" in predicted.output
-
-
-def test_probabilities_of_objects_are_three_maps(predicted):
     assert np.load(predicted.folder / "large.npy").shape == (3, 200, 150)
 
 

@@ -59,21 +59,16 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_run_learns_of_images_that_are_labeled_in_part(whole):
     losses = whole.values("train/loss")
     assert losses[-1] < losses[0]
-
-
-def test_class_that_no_validation_image_is_labeled_for_has_no_score(whole):
-    assert "no validation image is labeled for blue, which cannot be scored" in whole.output
-    assert whole.values("eval/iou/blue") == [None, None]
     assert min(whole.values("eval/iou/red")) >= 0
 
 
-@pytest.mark.parametrize("page", ["report.html", "model/README.md"])
-def test_page_of_a_run_names_the_classes_without_validation_images(whole, page):
-    assert "No image is labeled for background, blue" in (whole.folder / page).read_text()
-
-
-def test_report_says_that_no_image_is_labeled_for_all_classes(whole):
-    assert "<p>No validation image is labeled for all classes.</p>" in (whole.folder / "report.html").read_text()
+def test_classes_that_no_validation_image_is_labeled_for_have_no_score_and_are_named(whole):
+    assert "no validation image is labeled for blue, which cannot be scored" in whole.output
+    assert whole.values("eval/iou/blue") == [None, None]
+    report = (whole.folder / "report.html").read_text()
+    assert "<p>No validation image is labeled for all classes.</p>" in report
+    for page in (report, (whole.folder / "model" / "README.md").read_text()):
+        assert "No image is labeled for background, blue" in page
 
 
 def test_model_of_a_run_is_one_of_plain_classes(whole, data, tmp_path):

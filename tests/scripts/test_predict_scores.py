@@ -42,20 +42,17 @@ def metrics(model, photos, tmp_path_factory) -> Metrics:
     return Metrics(*scores)
 
 
-def test_scores_are_the_same_on_any_number_of_processes(metrics):
+def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(metrics):
     assert metrics.one == metrics.two
+    assert metrics.one["classes"] == ["sky", "land", "sea"]
+    total = sum(map(sum, metrics.one["confusion_matrix"]))
+    assert total == 20 * 30 + 33 * 17 + 1 + 64 * 9 + 12 * 14
+    assert metrics.one["pixel_accuracy"] == (total - 15 * 30) / total
 
 
 def test_scores_of_masks_that_are_there_are_the_same_without_a_calibration(metrics):
     assert metrics.one["calibration"]["bins"]  # of what a call has predicted itself
     assert metrics.again == {name: value for name, value in metrics.one.items() if name != "calibration"}
-
-
-def test_scores_are_those_of_the_written_masks(metrics):
-    assert metrics.one["classes"] == ["sky", "land", "sea"]
-    total = sum(map(sum, metrics.one["confusion_matrix"]))
-    assert total == 20 * 30 + 33 * 17 + 1 + 64 * 9 + 12 * 14
-    assert metrics.one["pixel_accuracy"] == (total - 15 * 30) / total
 
 
 def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
@@ -74,29 +71,19 @@ def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
     assert result.stdout.index("c.tif") < result.stdout.index("b.jpg")
 
 
-@pytest.fixture
-def unknown_values(model, photos, tmp_path) -> Path:
-    """A folder of true masks of a.png and b.jpg, the first of which has a value of no class."""
-    predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "truth")
-    Image.fromarray(np.full((20, 30), 7, np.uint8)).save(tmp_path / "truth" / "a.png")
-    return tmp_path / "truth"
-
-
-def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path, unknown_values):
-    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", unknown_values)
+@pytest.mark.parametrize("suffix", ["", "_mask"])
+def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path, suffix):
+    images, truth, output = [photos / "a.png", photos / "b.jpg"], tmp_path / "truth", tmp_path / "out"
+    predict(model, images, truth)
+    Image.fromarray(np.full((20, 30), 7, np.uint8)).save(truth / "a.png")
+    for name in ("a", "b"):
+        (truth / f"{name}.png").rename(truth / f"{name}{suffix}.png")
+    result = predict(model, images, output, "--truth", truth)
     assert result.returncode == 1
     assert "mask values 7 belong to no class" in result.stderr
     assert "Traceback" not in result.stderr
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png"]
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["images"] == 1
-
-
-def test_a_true_mask_of_unknown_values_is_found_by_its_suffix(model, photos, tmp_path, unknown_values):
-    for name in ("a", "b"):
-        (unknown_values / f"{name}.png").rename(unknown_values / f"{name}_mask.png")
-    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", unknown_values)
-    assert result.returncode == 1
-    assert "mask values 7 belong to no class" in result.stderr
+    assert sorted(path.name for path in output.glob("*.png")) == ["a.png", "b.png"]
+    assert json.loads((output / "metrics.json").read_text())["images"] == 1
 
 
 def test_an_image_without_a_true_mask_is_refused(model, photos, tmp_path, fails_with):
@@ -144,15 +131,11 @@ def scored_images(values: dict[str, float | None]) -> list[ScoredImage]:
     return [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
 
 
-def test_a_report_has_images_from_the_worst_to_those_without_a_score():
+def test_a_report_has_images_from_the_worst_to_those_without_a_score_and_names_five(capsys):
     report = print_scores(SCORES, "mean IoU", scored_images(VALUES))
     assert [image["image"] for image in report["by_image"]] == ["zero", "a", "b", "d", "e", "f", "none"]
     assert report["images"] == 7
     assert report["confusion_matrix"] == [[6, 2], [1, 1]]
-
-
-def test_the_five_worst_images_are_named(capsys):
-    print_scores(SCORES, "mean IoU", scored_images(VALUES))
     assert capsys.readouterr().out.splitlines()[-6:] == [
         "the worst of 7 by their mean IoU:",
         "mean IoU 0.0000, zero",

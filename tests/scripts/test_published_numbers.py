@@ -129,28 +129,18 @@ def report(run: Run) -> str:
     return text_line((run.folder / "report.html").read_text())
 
 
-@pytest.mark.parametrize(
-    ("key", "label"), [("mean_iou", "mean IoU"), ("mean_dice", "mean Dice"), ("pixel_accuracy", "pixel accuracy")]
-)
-def test_report_shows_the_scores_of_all_pixels(report, by_hand, key, label):
-    assert f"{by_hand.values[key]:.4f} {label}" in report
-
-
-@pytest.mark.parametrize(("number", "name"), list(enumerate(CLASSES)))
-def test_report_shows_the_scores_of_each_class_with_its_pixels(report, by_hand, number, name):
+def test_report_shows_the_scores_of_all_pixels_and_of_each_class(report, by_hand):
     values, matrix = by_hand.values, by_hand.matrix
-    precision = matrix[number, number] / matrix[:, number].sum()
-    recall = matrix[number, number] / matrix[number].sum()
-    row = [values[f"iou/{name}"], values[f"dice/{name}"], precision, recall]
-    assert f"{name} {' '.join(f'{value:.4f}' for value in row)} {matrix[number].sum():,}" in report
-
-
-def test_report_counts_the_confused_pixels(report, by_hand):
+    labels = {"mean_iou": "mean IoU", "mean_dice": "mean Dice", "pixel_accuracy": "pixel accuracy"}
+    for key, label in labels.items():
+        assert f"{values[key]:.4f} {label}" in report
+    for number, name in enumerate(CLASSES):
+        precision = matrix[number, number] / matrix[:, number].sum()
+        recall = matrix[number, number] / matrix[number].sum()
+        row = [values[f"iou/{name}"], values[f"dice/{name}"], precision, recall]
+        assert f"{name} {' '.join(f'{value:.4f}' for value in row)} {matrix[number].sum():,}" in report
     background, foreground = CLASSES
-    assert f"{background} {foreground} {by_hand.matrix[0, 1]:,}" in report
-
-
-def test_report_shows_the_calibration_error(report, by_hand):
+    assert f"{background} {foreground} {matrix[0, 1]:,}" in report  # confused pixels
     assert f"Expected calibration error: {by_hand.calibration_error:.4f}" in report
 
 
@@ -169,17 +159,13 @@ def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
     assert [float(score) for _, score in rows] == pytest.approx(by_hand.images, rel=FLOAT32)
 
 
-@pytest.mark.parametrize("key", ["mean_iou", "mean_dice", "pixel_accuracy"])
-def test_model_card_has_the_scores_of_all_pixels_for_the_hub(run, by_hand, key):
+def test_model_card_has_the_scores_of_all_pixels_and_of_each_class(run, by_hand):
     card = ModelCard.load(run.folder / "model" / "README.md")
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    assert metrics[key] == pytest.approx(by_hand.values[key], abs=5e-7)  # six digits
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_model_card_shows_the_scores_of_each_class(run, by_hand, name):
-    card = ModelCard.load(run.folder / "model" / "README.md")
-    assert f"| {name} | {by_hand.values[f'iou/{name}']:.4f} | {by_hand.values[f'dice/{name}']:.4f} |" in card.text
+    for key in ("mean_iou", "mean_dice", "pixel_accuracy"):
+        assert metrics[key] == pytest.approx(by_hand.values[key], abs=5e-7)  # six digits
+    for name in CLASSES:
+        assert f"| {name} | {by_hand.values[f'iou/{name}']:.4f} | {by_hand.values[f'dice/{name}']:.4f} |" in card.text
 
 
 def test_the_terminal_shows_the_same_numbers(run, by_hand):
@@ -191,17 +177,10 @@ def test_the_terminal_shows_the_same_numbers(run, by_hand):
     assert len(rows) == 2
 
 
-@pytest.fixture(scope="module")
-def measured_steps(run: Run) -> list[dict]:
-    """The records with a speed."""
-    records = [record for record in run.records if "perf/images_per_second" in record]
-    assert len(records) > 5
-    return records
-
-
-def test_the_wait_for_data_is_a_part_of_a_steps_time(measured_steps):
-    for record in measured_steps:
-        assert 0 < record["perf/data_wait_percent"] < 100
+def test_the_wait_for_data_is_a_part_of_a_steps_time(run):
+    waits = run.values("perf/data_wait_percent")
+    assert len(waits) > 5
+    assert all(0 < wait < 100 for wait in waits)
 
 
 def test_normalization_of_a_model_is_that_of_the_training_pixels(run, data):

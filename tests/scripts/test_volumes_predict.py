@@ -240,15 +240,11 @@ def test_a_mask_has_the_grid_and_the_header_of_its_volume(written):
     assert mask.header.get_xyzt_units() == written.image.header.get_xyzt_units()
 
 
-def test_a_mask_of_a_volume_holds_the_values_of_classes(written):
-    stored = np.asarray(nibabel.load(written.job.file(MASK)).dataobj)
-    assert stored.dtype.kind in "iu"
-    assert set(np.unique(stored)) <= {0, 3, 300}
-    assert len(np.unique(stored)) > 1
-
-
 def test_a_mask_in_its_file_is_what_the_predictor_says_in_ras_orientation(written):
-    mask = nibabel.as_closest_canonical(nibabel.load(written.job.file(MASK)))
+    file = nibabel.load(written.job.file(MASK))
+    assert np.asarray(file.dataobj).dtype.kind in "iu"
+    assert len(np.unique(file.dataobj)) > 1
+    mask = nibabel.as_closest_canonical(file)
     np.testing.assert_array_equal(np.asarray(mask.dataobj).transpose(2, 1, 0), np.array([0, 3, 300])[written.mask])
 
 
@@ -416,32 +412,15 @@ def of_true_masks(tmp_path_factory) -> tuple[Path, list[dict]]:
     return folder / "out", runs
 
 
-in_each_run = pytest.mark.parametrize("run", [0, 1], ids=["predicted", "there already"])
-
-
-@in_each_run
-def test_true_mask_of_a_volume_is_found(of_true_masks, run):
-    _, runs = of_true_masks
+@pytest.mark.parametrize("run", [0, 1], ids=["predicted", "there already"])
+def test_true_masks_of_volumes_are_found_or_said_not_to_fit(of_true_masks, run):
+    output, runs = of_true_masks
     scores = runs[run]["a"].entry
     assert scores["dice"] == [1, 1]
     assert scores["hd95_mm"] == [None, 0]
-
-
-@in_each_run
-def test_true_mask_of_another_size_is_named(of_true_masks, run):
-    _, runs = of_true_masks
     assert "is 11 x 18 x 20, but the volume 12 x 18 x 20 (z, y, x)" in str(runs[run]["b"])
-
-
-@in_each_run
-def test_true_mask_at_another_place_is_named(of_true_masks, run):
-    _, runs = of_true_masks
     assert "c.nii.gz: its affine differs from the volume's" in str(runs[run]["c"])
-
-
-def test_true_masks_that_do_not_fit_cost_no_prediction(of_true_masks):
-    output, _ = of_true_masks
-    assert len(list(output.glob("*.nii.gz"))) == 3
+    assert len(list(output.glob("*.nii.gz"))) == 3  # they cost no prediction
 
 
 def surface(mask: np.ndarray) -> np.ndarray:
@@ -528,28 +507,17 @@ def stack(tmp_path) -> Path:
     return tmp_path
 
 
-def predict_stack(stack: Path) -> list:
-    """The results for a stack, whose mask is stored as out/a.nii.gz."""
-    model = network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0)))
-    return list(predict(Predictor(model), [stack / "images"], stack / "out", truth=stack / "masks"))
-
-
-def test_stack_is_scored(stack):
-    ((_, score),) = predict_stack(stack)
+@pytest.mark.parametrize(("beside", "spacing"), [(None, (1, 1, 2)), ("[4, 1, 1]", (1, 1, 4))], ids=["model", "file"])
+def test_stack_is_scored_and_its_mask_has_a_spacing(stack, beside, spacing):
+    """That of the model, or the one that stands beside the stack."""
+    if beside:
+        (stack / "spacing.json").write_text(beside)
+    predictor = Predictor(network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0))))
+    ((_, score),) = predict(predictor, [stack / "images"], stack / "out", truth=stack / "masks")
     assert int(score.scores.sums.sum()) == 6 * 20 * 24
-
-
-def test_mask_of_a_stack_has_the_spacing_of_the_model(stack):
-    predict_stack(stack)
     mask = nibabel.load(stack / "out" / "a.nii.gz")
     assert mask.shape == (24, 20, 6)
-    assert mask.header.get_zooms() == (1, 1, 2)
-
-
-def test_mask_of_a_stack_has_the_spacing_that_stands_beside_it(stack):
-    (stack / "spacing.json").write_text("[4, 1, 1]")
-    predict_stack(stack)
-    assert nibabel.load(stack / "out" / "a.nii.gz").header.get_zooms() == (1, 1, 4)
+    assert mask.header.get_zooms() == spacing
 
 
 def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):

@@ -1,7 +1,6 @@
 """The scripts on a pretend accelerator: tensors lie where they should, numbers are read late, the host hardly waits."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,7 @@ SMALL += ["--plan", "none", "--learning-rate", "0.01"]
 RARELY = ["--eval-every", "99", "--checkpoint-every", "99", "--log-every", "99"]
 TRAININGS = {
     "default": "",
-    "sgd, group norm, average": "--optimizer sgd --norm group --ema-decay 0.9 --loss focal+dice",
-    "crops, instance norm": "--crop-size 16 16 --norm instance --upsample bilinear --loss dice",
-    "muon, strong augmentation, dropout": "--optimizer muon --augment strong --dropout 0.2",
-    "points": "--dataset {points} --augment strong --depth 3 --batch-size 2",
-    "weights, deterministic": "--class-weights auto --deterministic --loss ce --augment none",
+    "points": "--dataset {points} --augment strong --depth 3 --batch-size 2 --optimizer muon --ema-decay 0.9",
 }
 PREDICTIONS = {
     "whole": "",
@@ -28,7 +23,6 @@ PREDICTIONS = {
     "scored, with probabilities": "--probabilities --overlay --truth {truth}",
     "read points": "--model {points_model}",
 }
-QUICK = ("default", "points")
 STEPS, IMAGES = (1, 3), (1, 3)
 MICRO_BATCHES = 4  # of a step
 EVALUATIONS = (1, 3)
@@ -74,38 +68,18 @@ class Device:
         return {place: after[place] - before.get(place, 0) for place in after if after[place] != before.get(place, 0)}
 
 
-def device_with(folder: Path, trainings: Iterable[str]) -> Device:
-    """A device with small data sets, which is to make these of TRAININGS."""
+@pytest.fixture(scope="session")  # a module's would be made again whenever a test of another one comes between
+def device(tmp_path_factory) -> Device:
+    """A device on which all commands have been run."""
+    folder = tmp_path_factory.mktemp("device")
     write_folder(folder / "data" / "train", 8, seed=0, size=(24, 32))
     write_folder(folder / "data" / "val", 2, seed=1, size=(24, 32))
     write_dots(folder / "points", 8, seed=0)
     device = Device(folder)
-    for name in trainings:
+    for name, flags in TRAININGS.items():
+        filled = flags.format(points=folder / "points").split()
         for steps in STEPS:
-            filled = TRAININGS[name].format(points=folder / "points").split()
             device.train((name, steps), *filled, *RARELY, "--max-steps", str(steps))
-    return device
-
-
-@pytest.fixture(scope="session")  # a module's would be made again whenever a test of another one comes between
-def other_trainings(tmp_path_factory) -> Device:
-    folder = tmp_path_factory.mktemp("others")
-    device = device_with(folder, TRAININGS.keys() - QUICK)
-    write_folder(folder / "large" / "train", 8, seed=0, size=(24, 32))
-    write_folder(folder / "large" / "val", 2, seed=1, size=(40, 70))
-    for count in EVALUATIONS:
-        every = ["--eval-every", str(STEPS[1] // count), "--checkpoint-every", "99", "--log-every", "99"]
-        tiles = [*every, "--max-steps", str(STEPS[1]), "--dataset", str(folder / "large")]
-        device.train(("evaluations in tiles", count), *tiles)
-        device.commands[("evaluations in tiles", count)][0] = script(folder, IN_TILES)
-    device.run()
-    return device
-
-
-@pytest.fixture(scope="session")
-def device(tmp_path_factory) -> Device:
-    folder = tmp_path_factory.mktemp("device")
-    device = device_with(folder, QUICK)
     few, many = map(str, STEPS)
     device.train(("accumulation",), *RARELY, "--max-steps", few, "--micro-batch-size", str(4 // MICRO_BATCHES))
     every = str(STEPS[1] // EVALUATIONS[1])
@@ -153,18 +127,6 @@ from predict import main
 
 inference.predictor.WINDOW_MEMORY = 0
 """
-IN_TILES = """
-from unittest import mock
-
-import inference.tiling.planning
-import train
-
-
-def main():
-    limits = {name: 0 for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY")}
-    with mock.patch.multiple(inference.tiling.planning, **limits):
-        train.main()
-"""
 FLOAT_NORM = """
 from unittest import mock
 
@@ -190,18 +152,8 @@ main = train.main
 """
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_the_host_waits_at_most_once_in_an_optimizer_step(device, name):
-    check_waits_of_steps(device, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(TRAININGS.keys() - QUICK))
-def test_the_host_waits_as_rarely_in_other_trainings(other_trainings, name):
-    check_waits_of_steps(other_trainings, name)
-
-
-def check_waits_of_steps(device: Device, name: str) -> None:
     more = device.more((name, STEPS[0]), (name, STEPS[1]))
     assert 0 < sum(more.values()) <= STEPS[1] - STEPS[0], more  # none at all would be a count that does not work
 
@@ -211,16 +163,7 @@ def test_micro_batches_add_no_wait(device):
 
 
 def test_the_host_waits_at_most_twice_in_an_evaluation(device):
-    check_waits_of_evaluations(device.more(("default", STEPS[1]), ("evaluations",)))
-
-
-@pytest.mark.slow
-def test_the_host_waits_as_rarely_in_an_evaluation_in_tiles(other_trainings):
-    once, several = (("evaluations in tiles", count) for count in EVALUATIONS)
-    check_waits_of_evaluations(other_trainings.more(once, several))
-
-
-def check_waits_of_evaluations(more: dict[str, int]) -> None:
+    more = device.more(("default", STEPS[1]), ("evaluations",))
     saves = sum(count for place, count in more.items() if "device.py" in place and "scalar" in place)
     # evaluations read the results of steps too, which then need not be read later
     assert sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]), more

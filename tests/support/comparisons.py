@@ -1,18 +1,13 @@
 """Folders of runs whose settings and scores are written out, and what compare.py says of them."""
 
-import contextlib
-import io
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 import compare
-from runtime.errors import UserError
-from runtime.script import print_error
+from support.in_process import run_main
 from train_utils.comparison.differences import compare_recipes
 from train_utils.comparison.recipes import Recipe, group_runs, read_runs
 
@@ -86,13 +81,7 @@ def differences_of(folders: list[Path]) -> tuple[list[str], list[str]]:
 
 def run_compare(folders: list[Path], output: Path, *flags: str) -> SimpleNamespace:
     """What compare.py prints of the folders, and the page that it writes."""
-    out, errors, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["compare.py", *map(str, folders), "--output", str(output), *flags])
-        try:
-            compare.main()
-        except UserError as error:
-            code = print_error(error)
+    result = run_main(compare.main, "compare.py", *folders, "--output", output, *flags)
     page = output.read_text() if output.exists() else ""
-    text = out.getvalue()
-    return SimpleNamespace(code=code, lines=text.splitlines(), text=text, errors=errors.getvalue(), page=page)
+    lines = result.stdout.splitlines()
+    return SimpleNamespace(code=result.returncode, lines=lines, text=result.stdout, errors=result.stderr, page=page)

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -140,18 +140,23 @@ def in_float64() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def run_predict(*arguments: str | Path) -> subprocess.CompletedProcess:
-    """What predict.py prints with these arguments, and its exit code."""
+def run_main(main: Callable[[], object], name: str, *arguments: str | Path) -> subprocess.CompletedProcess:
+    """What a script prints with these arguments, and its exit code."""
     output, errors, code = io.StringIO(), io.StringIO(), 0
     with process_state_kept(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        sys.argv = ["predict.py", *map(str, arguments)]
+        sys.argv = [name, *map(str, arguments)]
         try:
-            predict.main()
+            main()
         except SystemExit as ended:
             code = int(ended.code or 0)
         except UserError as error:
             code = print_error(error)
     return subprocess.CompletedProcess(sys.argv, code, output.getvalue(), errors.getvalue())
+
+
+def run_predict(*arguments: str | Path) -> subprocess.CompletedProcess:
+    """What predict.py prints with these arguments, and its exit code."""
+    return run_main(predict.main, "predict.py", *arguments)
 
 
 def parsed(*flags: str | Path):

@@ -1,19 +1,14 @@
 """Runs that review masks, without any network, and review.py in the test's own process."""
 
-import contextlib
 import csv
-import io
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 import review
 from data_utils.sources.records import ListRows, Records
-from runtime.errors import UserError
-from runtime.script import print_error
+from support.in_process import run_main
 from train_utils.review.reviewed_masks import Area
 from train_utils.review.reviews import MaskReview
 
@@ -65,16 +60,8 @@ def cell_probabilities(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:
 
 def run_review(*arguments: str | Path) -> SimpleNamespace:
     """What review.py prints with these arguments, and its exit code."""
-    out, errors, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["review.py", *map(str, arguments)])
-        try:
-            review.main()
-        except UserError as error:
-            code = print_error(error)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return SimpleNamespace(code=code, text=out.getvalue(), errors=errors.getvalue())
+    result = run_main(review.main, "review.py", *arguments)
+    return SimpleNamespace(code=result.returncode, text=result.stdout, errors=result.stderr)
 
 
 def table_rows(output: Path) -> list[dict]:

@@ -187,18 +187,19 @@ def test_a_weight_that_is_no_finite_number_is_refused(saved):
     check_refused(saved, r"is damaged: 1 weights are no finite numbers, such as head\.conv\.weight")
 
 
-def test_the_folder_of_a_run_is_refused_with_that_of_its_model(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "line"),
+    [
+        ("", "has no config.json; .*/model has$"),
+        ("checkpoints/step-00000001", "best model of this run is .*/model$"),
+    ],
+    ids=["run", "checkpoint"],
+)
+def test_another_folder_of_a_run_is_refused_with_that_of_its_model(tmp_path, folder, line):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").touch()
-    check_refused(tmp_path, "has no config.json; .*/model has$")
-
-
-def test_a_checkpoint_is_refused_with_the_best_model_of_its_run(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").touch()
-    checkpoint = tmp_path / "checkpoints" / "step-00000001"
-    checkpoint.mkdir(parents=True)
-    check_refused(checkpoint, f"the best model of this run is {tmp_path}/model$")
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    check_refused(tmp_path / folder, line)
 
 
 def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeypatch):

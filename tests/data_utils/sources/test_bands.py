@@ -151,18 +151,13 @@ def folders_of_scenes(folder: Path, *names: str) -> tuple[Path, Path]:
     return folder / "images", folder / "masks"
 
 
-UNPAIRED = ("images/a/B1.tif", "images/b/B1.tif", "masks/a.png", "masks/c.png")
-
-
-def test_scenes_or_masks_without_partner_are_named(tmp_path):
-    folders = folders_of_scenes(tmp_path, *UNPAIRED)
+def test_scenes_or_masks_without_partner_are_named_and_left_out_with_a_flag(tmp_path):
+    names = ("images/a/B1.tif", "images/b/B1.tif", "masks/a.png", "masks/c.png")
+    folders = folders_of_scenes(tmp_path, *names)
     message = r"2 files without partner: b: image without mask; c\.png: mask without image; --allow-unpaired"
     with pytest.raises(DataError, match=message):
         find_scenes(*folders, DataConfig())
-
-
-def test_scenes_or_masks_without_partner_are_left_out_with_a_flag(tmp_path):
-    records = find_scenes(*folders_of_scenes(tmp_path, *UNPAIRED), DataConfig(allow_unpaired=True))
+    records = find_scenes(*folders, DataConfig(allow_unpaired=True))
     assert [record["name"] for record in records] == ["a"]
     assert len(records.metadata.unpaired) == 2
 

@@ -139,22 +139,15 @@ def test_a_saved_table_is_split(tmp_path, tables):
     assert [len(split) for split in loaded(tmp_path / "one")] == [3, 1]
 
 
-def test_saved_splits_are_those_of_training_and_validation(saved_splits):
+def test_saved_splits_are_those_of_training_and_validation_or_the_named_ones(saved_splits):
     assert [len(split) for split in loaded(saved_splits)] == [3, 2]
-
-
-def test_saved_splits_may_be_named(saved_splits):
     train, val = loaded(saved_splits, train_split="validation", val_split="test")
     assert len(train) == 2
     assert names(val) == [f"{i}.jpg" for i in range(5)]
-    assert "has no split dev, only train, validation, test" in error_of(saved_splits, val_split="dev")
-
-
-def test_pictures_of_a_saved_table_are_read(saved_splits):
-    train, val = loaded(saved_splits, train_split="validation", val_split="test")
     assert size_of(val[3]["image"], "i") == (4, 6)
     assert (read_mask(val[3]["target"], "m") == 1).all()
     assert check_sizes(train).tolist() == [[4, 6]] * 2
+    assert "has no split dev, only train, validation, test" in error_of(saved_splits, val_split="dev")
 
 
 @pytest.mark.parametrize("mask", ["mask", "label", "annotation"])
@@ -210,20 +203,6 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     assert len(list(records)) == len(records) == 4
 
 
-@pytest.fixture
-def loaded_names(tables, monkeypatch) -> list[tuple]:
-    """The data sets and configurations that were loaded; `small` has the split train, `other` another one."""
-    loaded_names: list[tuple] = []
-    tables_of = {"small": {"train": table(tables)}, "other": {"test": table(tables)}}
-
-    def load_tables(dataset: object, config: str) -> dict:
-        loaded_names.append((dataset, config))
-        return tables_of[config]
-
-    monkeypatch.setattr(hf_datasets, "load_tables", load_tables)
-    return loaded_names
-
-
 @pytest.fixture(params=["builtins.OSError", "builtins.ValueError", "huggingface_hub.errors.HTTPError"])
 def unreachable_hub(request, monkeypatch):
     error = pkgutil.resolve_name(request.param)
@@ -255,17 +234,11 @@ def saved_scans(tmp_path, tables) -> Path:
     return tmp_path
 
 
-def test_columns_may_be_named(saved_scans):
-    assert len(loaded(saved_scans, image_column="scan", mask_column="cells")[0]) == 3
-
-
-def test_columns_of_unusual_names_are_asked_for(saved_scans):
+def test_columns_of_unusual_names_are_asked_for_and_may_be_named(saved_scans):
     message = error_of(saved_scans)
     assert "no column image with pictures, only scan" in message
     assert "--image-column" in message
-
-
-def test_a_column_that_holds_no_pictures_is_refused(saved_scans):
+    assert len(loaded(saved_scans, image_column="scan", mask_column="cells")[0]) == 3
     message = error_of(saved_scans, image_column="scan", mask_column="id")
     assert "no column id with pictures" in message
     assert "id (int64)" in message

@@ -98,15 +98,11 @@ def test_splits_may_be_folders_above_or_below(tmp_path, pattern, folders, train,
     assert all(image == mask for split in splits for image, mask in paired(split))
 
 
-def test_a_test_folder_does_not_count_unasked(tmp_path):
+def test_a_test_folder_counts_only_when_named(tmp_path):
     flat_folder(tmp_path / "train", 4)
-    write_pictures(tmp_path, "test/images/only_images.png")
+    write_pictures(tmp_path, "test/images/a.png")
     assert [len(split) for split in loaded(tmp_path)] == [3, 1]
-
-
-def test_a_test_folder_counts_when_named(tmp_path):
-    flat_folder(tmp_path / "train", 4)
-    write_pictures(tmp_path, "test/images/a.png", "test/masks/a.png")
+    write_pictures(tmp_path, "test/masks/a.png")
     train, val = loaded(tmp_path, val_split="test")
     assert len(train) == 4
     assert names(val) == ["a.png"]
@@ -238,16 +234,12 @@ def test_other_files_are_left_alone(tmp_path):
     assert [len(split) for split in loaded(tmp_path)] == [2, 1]
 
 
-def test_partners_that_are_missing_are_counted_with_five_of_their_names(tmp_path):
+def test_partners_that_are_missing_are_counted_with_five_of_their_names_or_left_out_with_a_flag(tmp_path):
     write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     message = error_of(tmp_path)
     assert "8 files without partner: x0.png: image without mask; x1.png: image without mask; " in message
     assert "x4.png: image without mask; ...;" in message
     assert "--allow-unpaired" in message
-
-
-def test_partners_that_are_missing_are_left_out_with_a_flag(tmp_path):
-    write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
 
 

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from PIL import Image
-from safetensors.torch import load_file
 from support.in_process import Run, run_train
 from support.launches import PROGRAMS, TINY, launch, predict
 from support.run_files import last_checkpoint, records
@@ -19,15 +17,6 @@ BRIGHTEST = 255  # more values than classes may have
 SMALL = [*TINY, "--norm", "batch"]  # tiles change nothing, which a norm over whole images would not allow
 LENGTH = ["--max-steps", "40", "--log-every", "10", "--eval-every", "10", "--checkpoint-every", "10"]
 FLAGS = [*SMALL, *LENGTH, "--keep-checkpoints", "4", "--batch-size", "4", "--learning-rate", "0.02"]
-NO_STEP = ["--max-steps", "1", "--learning-rate", "1e-30", "--tracker", "none", "--num-workers", "0"]
-
-
-def train_grey(dataset: Path, output: Path, *flags: str | Path, profile: str | None = None) -> str:
-    """What a run of the grey task prints."""
-    arguments = ["train.py", "--task", "grey", "--dataset", dataset, "--output-dir", output, *flags]
-    result = launch(GREY_TASK, *arguments, profile=profile)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def predict_grey(model: Path, folder: Path, output: Path, *flags: str) -> tuple[str, dict]:
@@ -93,7 +82,9 @@ def waves(tmp_path_factory) -> Path:
 def grey_run(waves, tmp_path_factory) -> Path:
     """The output folder of a run of the grey task."""
     output = tmp_path_factory.mktemp("runs") / "grey"
-    train_grey(waves, output, *FLAGS)
+    flags = ["--task", "grey", "--dataset", waves, "--output-dir", output, *FLAGS]
+    result = launch(GREY_TASK, "train.py", *flags)
+    assert result.returncode == 0, result.stderr
     return output
 
 
@@ -135,18 +126,6 @@ def test_a_checkpoint_of_another_task_is_refused_by_both_names(classes_run, tiny
     arguments = ["train.py", "--task", "grey", "--dataset", tiny_folder, "--output-dir", tmp_path, *SMALL]
     arguments += ["--max-steps", "1", "--tracker", "none", "--resume", last_checkpoint(classes_run.folder)]
     fails_with(launch(GREY_TASK, *arguments), "the checkpoint's task is classes, this run's is grey", 1)
-
-
-def test_a_model_of_another_task_gives_all_weights_but_its_head(classes_run, tiny_folder, tmp_path):
-    source = classes_run.folder / "model"
-    printed = train_grey(tiny_folder, tmp_path, *NO_STEP, "--init-from", source)
-    theirs, ours = classes_run.model, load_file(tmp_path / "model" / "model.safetensors")
-    heads = {"head.conv.weight", "head.conv.bias"}
-    assert f"start: {source}, {len(theirs) - 2} of {len(theirs)} weights copied; random start for head.conv" in printed
-    assert printed.count(" (of another task)") == len(heads)
-    for name, weight in theirs.items():
-        is_statistic = "running" in name or "num_batches" in name  # of the images of the one step
-        assert is_statistic or torch.equal(ours[name], weight) == (name not in heads), name
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +173,3 @@ def test_scores_of_another_task_are_written(whole, tiled, waves):
 def test_a_script_that_does_not_know_the_task_refuses_its_model(grey_run, waves, tmp_path, fails_with):
     result = predict(grey_run / "model", [waves / "large"], tmp_path / "out")
     fails_with(result, "the model was trained for the task 'grey', which this version does not know", 1)
-
-
-def test_boundaries_are_scored_of_classes_alone(grey_run, tiny_folder, tmp_path, fails_with):
-    arguments = ["predict.py", "--model", grey_run / "model", "--input", tiny_folder / "val" / "images"]
-    arguments += ["--output", tmp_path / "out", "--truth", tiny_folder / "val" / "masks", "--boundary"]
-    fails_with(launch(GREY_TASK, *arguments), "--boundary: boundaries are not scored for grey", 1)

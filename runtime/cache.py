@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replace_file
+from runtime.parallel import map_indices
 
 JSON = Any  # a value that json can write and read
 FORMAT = 3  # stands in all keys and in the fingerprints of data sets
@@ -64,6 +65,17 @@ def load_or_compute(key: str | None, compute: Callable[[], JSON]) -> JSON:
         value = compute()
     store_value(key, value)
     return value
+
+
+def load_or_read_each(kind: str, files: Sequence[str], read: Callable[[str], JSON]) -> dict[str, JSON]:
+    """File -> `read(file)`, computed in threads, or what an earlier call of this kind stored, until a file changes.
+
+    Args:
+        kind: what is read of the files; another word makes stored values unused.
+    """
+    key = digest(kind, digest_of_files(files, repr(files).encode()))
+    values = load_or_compute(key, lambda: list(map_indices(lambda index: read(files[index]), len(files))))
+    return dict(zip(files, values, strict=True))
 
 
 def load_value(key: str | None) -> JSON:

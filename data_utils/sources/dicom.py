@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from data_utils.sources.folder import DataFolder, files_below, natural_sort_key,
 from data_utils.sources.overlapping import bits_by_class
 from data_utils.sources.pairs import Cases, as_files, find_masks, pair
 from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners
-from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.cache import digest, digest_of_files, load_or_compute, load_or_read_each
 from runtime.console import counted
 from runtime.errors import DataError, one_line
 from runtime.parallel import map_indices
@@ -301,9 +301,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
     if named and len(named) < len(paths):
         other = next(path for path in paths if path not in named)
         raise DataError(f"{named[0]} names its classes, and {other} does not; convert the labels to one format")
-    key = digest_of_files(named, b"names of segments")
-    found = load_or_compute(key, lambda: list(map_indices(lambda index: _names(named[index]), len(named))))
-    names_by_path = dict(zip(named, found, strict=True))
+    names_by_path = load_or_read_each("names of segments", named, _names)
     for files in labels:
         marked: dict[str, str] = {}
         for path in files:
@@ -311,7 +309,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
                 first = marked.setdefault(name, path)
                 if first != path:
                     raise DataError(f"{first} and {path} both mark {name} in one series; keep one of them")
-    names = {name for names in found for name in names}
+    names = set(chain.from_iterable(names_by_path.values()))
     return tuple(sorted(names, key=natural_sort_key))
 
 

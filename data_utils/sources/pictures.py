@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,7 @@ from data_utils.sources.folder import files_by_stem, natural_sort_key
 from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, as_files, find_masks, pair
 from data_utils.sources.records import FileRow, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
-from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.cache import load_or_read_each
 from runtime.console import listing
 from runtime.errors import DataError, ImageError
 
@@ -77,13 +76,7 @@ def pair_pages(
         return records
     pairs = [(str(record["image"]), str(record["target"])) for record in records]
     tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]
-
-    def read_page_numbers() -> list[list[int]]:
-        with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
-            return list(pool.map(_page_numbers, tiffs))
-
-    key = digest("pages of images", digest_of_files(tiffs, repr(tiffs).encode()))
-    pages_of = dict(zip(tiffs, load_or_compute(key, read_page_numbers), strict=True))
+    pages_of = load_or_read_each("pages of images", tiffs, _page_numbers)
     indices: list[int] = []
     parts: list[list[int]] = []
     for index, (image, mask) in enumerate(pairs):

@@ -7,7 +7,6 @@ import os
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -45,7 +44,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
-from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.cache import load_or_read_each
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -230,15 +229,9 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     images, folder = folders
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
-
-    def read_all() -> list[Any]:
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(_try_contents, paths))
-
-    key = digest("labelme, points and sizes", digest_of_files(paths, repr(files).encode()))
     by_stem = images_by_stem(images)
     found: list[LabelmeFile] = []
-    for file, fields in zip(files, load_or_compute(key, read_all), strict=True):
+    for file, fields in zip(files, load_or_read_each("labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields) if fields else UNREADABLE
         image = by_stem.get(os.path.splitext(file)[0])
         if image is None:

@@ -13,19 +13,17 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
-from data_utils.sources.annotations.documents import text_of
+from data_utils.sources.annotations.documents import rows_of, text_of
 from data_utils.sources.folder import composed, walk
 from data_utils.sources.records import ALL, UNLISTED, LabelSet, Records, describe
 from runtime.console import listing
-from runtime.documents import parse_csv
-from runtime.errors import DataError, one_line
+from runtime.errors import DataError
 
 TABLE = "classes.csv"
 RULE = "classes.txt"
 SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
 IMAGE_TITLES = ("image", "filename", "file")
 CLASSES_TITLES = ("classes", "labels")
-DELIMITERS = ",;\t"
 BETWEEN_NAMES = re.compile(r"[,;|\t\n]")
 YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
@@ -86,16 +84,12 @@ class Table(NamedTuple):
 
 def read_table(file: Path) -> Table:
     """A `classes.csv`. Raises DataError, with the file and the line, for an invalid file."""
-    text = text_of(file)
-    first_line, _, _ = text.partition("\n")
-    try:
-        lines = list(parse_csv(text, max(DELIMITERS, key=first_line.count), strict=True))
-    except ValueError as error:
-        raise DataError(f"{file} is no table ({one_line(error)})") from error
+    lines, separator = rows_of(file, strict=True)
     titles = _strip(lines[0][1]) if lines else [""]
+    first_line = separator.join(titles)
     if titles[0].lower() not in IMAGE_TITLES or "" in titles or len({*titles}) < max(2, len(titles)):
         raise DataError(
-            f"{file}: its first line is {first_line.strip()[:LENGTH]!r}, expected image,classes or image and a column"
+            f"{file}: its first line is {first_line[:LENGTH]!r}, expected image,classes or image and a column"
             " for each class; if it holds something else, rename it"
         )
     rows: dict[str, ImageLabels] = {}

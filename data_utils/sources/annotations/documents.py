@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from runtime.documents import MOST_BYTES_OF_DATA, Root, open_regular, read_bytes, read_json, text_lines
+from runtime.documents import MOST_BYTES_OF_DATA, Root, open_regular, parse_csv, read_bytes, read_json, text_lines
 from runtime.errors import DataError, UserError, one_line
 
 # keys that tell JSON files apart: those of labelme, where "shapes" may come after an image of many MB, and of COCO
 TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images|keypoints)"\s*:')
+SEPARATORS = ",;\t"  # between the cells of a table; its first line holds the right one most often
 
 
 @contextmanager
@@ -43,6 +44,18 @@ def text_of(file: str | Path) -> str:
 def lines_of(file: str | Path) -> list[str]:
     """The lines of a text file, none if its name is empty. Raises DataError."""
     return text_lines(text_of(file)) if file else []
+
+
+def rows_of(file: str | Path, *, strict: bool = False) -> tuple[list[tuple[int, list[str]]], str]:
+    """The rows of a table, each with the line that it begins in, and the sign between its cells. Raises DataError.
+
+    Args:
+        strict: whether quotes that are misplaced or never closed are an error.
+    """
+    with reading(file, "CSV"):
+        text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
+        separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+        return list(parse_csv(text, separator, strict=strict)), separator
 
 
 def keys_in(file: str | Path) -> frozenset[bytes]:

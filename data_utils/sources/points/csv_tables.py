@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.sources.annotations.documents import rows_of
 from data_utils.sources.points.table import (
     EMPTY_CELL,
     Certainty,
@@ -25,8 +26,8 @@ from data_utils.sources.points.table import (
     read_certainty,
     with_point,
 )
-from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
-from runtime.errors import DataError, one_line
+from runtime.documents import TableWriter
+from runtime.errors import DataError
 
 IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")
 LANDMARK_TITLES = ("landmark", "landmark_name", "point", "keypoint", "bodypart", "label")
@@ -39,7 +40,6 @@ CORNERS = {"x1", "y1", "x2", "y2"}
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
 MISSING_VALUES = {"", "nan", "na", "n/a", "none", "null"}
-DIALECTS = ",;\t"
 AXES = "xyz"
 NAME_FIRST = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
 AXIS_FIRST = re.compile(r"([xyzvXYZV])(?:[_ .-]|(?=\d+$))(.+)")  # x_nose, X1
@@ -83,11 +83,9 @@ def read(file: Path) -> PointTable | None:
 def read_table(file: Path) -> PointTable:
     """The points of a file. Raises NoPointsError, with the reason, if it is no table of points."""
     try:
-        text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
-        separator = max(DIALECTS, key=text.partition("\n")[0].count)
-        rows = list(parse_csv(text, separator))
-    except (OSError, ValueError) as error:
-        raise NoPointsError(f"{file} cannot be read as CSV ({one_line(error)}); save it as UTF-8") from error
+        rows, separator = rows_of(file)
+    except DataError as error:
+        raise NoPointsError(f"{error}; save it as UTF-8") from error
     headings = read_headings([row for _, row in rows[:3]], file)
     entries: dict[str, ImagePoints] = {}
     width = len(rows[headings.rows - 1][1])

@@ -240,8 +240,8 @@ HOSTILE = {
         f"names images that are not there: line 2: '1'; line 3: {'x' * 80!r}; line 4: '3'; ...",
     ),
     "a row of two lines": (b'image,classes\na,"car\n"\nb,car\nb,car\n', "line 4 and line 5 both speak of 'b'"),
-    "an open quote": (b'image,classes\na,"car\n', "is no table (line 2: "),
-    "bytes": (b"image,classes\n\xff\xfe,car\n", "cannot be read as text"),
+    "an open quote": (b'image,classes\na,"car\n', "cannot be read as CSV (line 2: "),
+    "bytes": (b"image,classes\n\xff\xfe,car\n", "cannot be read as CSV"),
     "an unknown class": (b"image,classes\na,car;dgo\n", "line 2: no class is called 'dgo'; the classes are background"),
 }
 

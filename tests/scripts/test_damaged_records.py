@@ -25,11 +25,6 @@ def test_a_damaged_memory_json_is_forgotten_in_one_line(tmp_path, capsys, conten
     assert "memory.json is damaged" in capsys.readouterr().out
 
 
-def test_memory_limit_of_an_earlier_run_is_read(tmp_path):
-    (tmp_path / "memory.json").write_text('{"micro_batch_size": 4, "activation_checkpointing": true}')
-    assert read_memory_limit(tmp_path) == MemoryLimit(4, True)
-
-
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     """A data set, and the output folder of a run that ended at its second checkpoint of two."""

@@ -1,6 +1,5 @@
 """Runs of train.py that end before their first step, in one line that says why."""
 
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +13,6 @@ from support.launches import TINY, launch
 
 from runtime.errors import LaunchError, SettingsError, UserError
 from train_utils import start
-from train_utils.settings.flags import parse_args
 
 
 def test_a_launch_that_does_not_suit_is_refused_before_data_are_read(monkeypatch, tmp_path):
@@ -53,28 +51,6 @@ def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp
     errors = [line for line in result.stderr.splitlines() if line.startswith("train.py: error: ")]
     assert len(errors) == 1, result.stderr
     assert "accelerate launch --config_file accelerate_configs/" in errors[0]
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (["--lernrate", "1"], "unknown argument --lernrate"),
-        (["--batch-size", "0"], "'0' is not a whole number of at least 1"),
-        (["--learning-rate", "-1"], "'-1' is not a number above 0"),
-        (["--task", "boxes"], "argument --task: 'boxes' is not one of"),
-        (["--image-size", "32"], "expected 2 arguments"),
-        (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
-        (["--val-fraction", "0"], "'0' is not a number above 0 and below 1"),
-    ],
-)
-def test_usage_mistakes_end_in_a_one_line_error_with_exit_code_2(flags, line, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train.py", *flags])
-    with pytest.raises(SystemExit) as ended:
-        parse_args("")
-    assert ended.value.code == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("train.py: error: ")
-    assert line in said
 
 
 def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):

@@ -1,10 +1,16 @@
-"""The lines of metrics.jsonl."""
+"""metrics.jsonl, and images.csv with the score of each validation image."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from support.run_files import records
 
-from train_utils.metrics_log import is_record, read_log, series
+from train_utils.metrics_log import MetricsFile, is_record, read_image_scores, read_log, series, write_image_scores
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,80 @@ def test_lines_that_are_no_records_are_left_out(tmp_path):
     assert read_log(tmp_path) == records
     assert series(records, "train/loss") == [(1, 0.5), (3, 0.0)]
     assert series(records, "eval/loss") == []
+
+
+def test_log_of_a_resumed_run_ends_at_its_step_without_damaged_lines(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n{"step": 3}')
+    MetricsFile(path, 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+    assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
+
+
+def test_log_that_is_gone_begins_again_with_a_line(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, 3)
+    assert capsys.readouterr().out == f"{path} is gone: it begins again behind step 3\n"
+
+
+def test_line_of_the_log_has_null_for_no_number(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    file.write(3, 1 / 3, {"train/loss": NAN, "eval/iou/a": None, "train/lr": float("inf"), "train/grad_norm": 0.5})
+    nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
+    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, "train/grad_norm": 0.5}]
+
+
+def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_back(tmp_path, capsys):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    file.path.rename(tmp_path / "away")
+    for step in (1, 2):
+        file.write(step, 0.1, {"train/loss": 1.0})
+    assert not file.is_saved()
+    assert capsys.readouterr().out.count("could not be written") == 1
+    (tmp_path / "away").rename(file.path)
+    assert file.is_saved()
+    assert [record["step"] for record in records(tmp_path)] == [1, 2]
+
+
+NAMES = ["a,b", 'say "x"', "two\nlines", "thrice", "thrice", "thrice", "thrice", "half \udcff"]
+SCORES = [0.1, 0.0, 1.0, 0.4, 0.5, 0.10012562572956085, 0.6, 0.7]
+
+
+class EightImages:
+    """A split of images with difficult NAMES, of which number 3 is damaged."""
+
+    def __init__(self) -> None:
+        self.records = SimpleNamespace(name=NAMES.__getitem__)
+        self.bad = {3: "thrice: unreadable"}
+
+    def __len__(self) -> int:
+        return 8
+
+
+INFO = SimpleNamespace(val=EightImages())
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The folder of a run with scores of eight images."""
+    write_image_scores(tmp_path, INFO, "mean IoU", SCORES)
+    return tmp_path
+
+
+def test_names_and_scores_of_images_survive_their_file(folder):
+    scores = read_image_scores(folder)
+    assert list(scores) == ["a,b", 'say "x"', r"two\nlines", "thrice", "thrice (2)", "thrice (3)", r"half \udcff"]
+    assert [*scores.values()][:3] == [0.1, 0.0, 1.0]
+    assert np.float32(scores["thrice (2)"]) == np.float32(0.10012562572956085)
+    assert (folder / "images.csv").read_bytes().startswith(b'image,mean IoU\n"a,b",0.1\n')
+
+
+def test_scores_of_another_number_of_images_are_not_written(folder):
+    before = read_image_scores(folder)
+    write_image_scores(folder, INFO, "mean IoU", SCORES[:3])
+    assert read_image_scores(folder) == before
+
+
+def test_scores_that_a_checkpoint_lacks_make_no_file(tmp_path):
+    write_image_scores(tmp_path, INFO, "mean IoU", [])  # of a checkpoint of an earlier version
+    assert not (tmp_path / "images.csv").exists()

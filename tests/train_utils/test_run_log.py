@@ -1,7 +1,4 @@
-"""metrics.jsonl, the tracker, the bar, the trace and the messages of a run that trains.
-
-Modules: train_utils/run_log.py, train_utils/metrics_log.py.
-"""
+"""What is logged of a run that trains: records, the tracker, the bar, the trace and messages."""
 
 import json
 import time
@@ -22,7 +19,6 @@ from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
 from train_utils import run_log
-from train_utils.metrics_log import MetricsFile
 from train_utils.run_log import Meter, RunLog, Tracker, available_tracker
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
@@ -48,10 +44,6 @@ def new_log(folder: Path, state: RunState, *flags: str, tracker: str = "none", t
     accelerator = Accelerator(cpu=True, log_with=log_with, project_dir=str(folder))
     settings = RunSettings(flags=RECORDED | {"tracker": tracker, "trace_steps": trace_steps}, total_steps=40)
     return RunLog(accelerator, folder, settings, schedule, state, "mean IoU")
-
-
-def logged_steps(folder: Path) -> list[int]:
-    return [record["step"] for record in records(folder)]
 
 
 def test_record_of_training_holds_epoch_mean_loss_rate_and_norm(tmp_path):
@@ -102,39 +94,6 @@ def test_bar_shows_the_best_score_from_zero_on(tmp_path):
 def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path):
     with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
         new_log(tmp_path / "gone", RunState())
-
-
-def test_log_of_a_resumed_run_ends_at_its_step_without_damaged_lines(tmp_path, capsys):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n{"step": 3}')
-    MetricsFile(path, 3)
-    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
-    assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
-
-
-def test_log_that_is_gone_begins_again_with_a_line(tmp_path, capsys):
-    path = tmp_path / "metrics.jsonl"
-    MetricsFile(path, 3)
-    assert capsys.readouterr().out == f"{path} is gone: it begins again behind step 3\n"
-
-
-def test_line_of_the_log_has_null_for_no_number(tmp_path):
-    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
-    file.write(3, 1 / 3, {"train/loss": NAN, "eval/iou/a": None, "train/lr": float("inf"), "train/grad_norm": 0.5})
-    nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
-    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, "train/grad_norm": 0.5}]
-
-
-def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_back(tmp_path, capsys):
-    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
-    file.path.rename(tmp_path / "away")
-    for step in (1, 2):
-        file.write(step, 0.1, {"train/loss": 1.0})
-    assert not file.is_saved()
-    assert capsys.readouterr().out.count("could not be written") == 1
-    (tmp_path / "away").rename(file.path)
-    assert file.is_saved()
-    assert logged_steps(tmp_path) == [1, 2]
 
 
 def log_run(folder: Path, steps: range, start: int = 0) -> dict:

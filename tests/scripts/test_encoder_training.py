@@ -20,6 +20,7 @@ import train
 from inference import Predictor
 from runtime.errors import CheckpointError
 from train_utils.publisher import Publisher
+from train_utils.settings import encoder as encoder_module
 from train_utils.settings.encoder import load_encoder
 from unet import Preprocess, UNet, UNetConfig
 
@@ -169,3 +170,23 @@ def test_run_and_card_name_the_encoder_with_its_license_but_no_folder(whole, lic
     assert "The encoder is licensed (apache-2.0), a backbone of transformers" in card
     assert "| encoder weights | pretrained |" in card
     assert str(licensed.parent) not in card
+
+
+BUILT_IN = ["--scale", "0.5", "--batch-size", "2", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
+BUILT_IN += ["--checkpoint-every", "1", "--ema-decay", "0.9", "--schedule", "constant", "--warmup-steps", "0"]
+
+
+def test_a_run_with_the_built_in_encoder_goes_on_without_the_package_of_its_weights(tmp_path, monkeypatch):
+    data = write_splits(tmp_path / "photographs", 4, 2, size=(128, 128))
+    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
+    whole = run_train(tmp_path / "whole", "--dataset", data, *BUILT_IN)
+    assert " --encoder lite0 --encoder-weights pretrained --no-freeze-encoder " in whole.output
+    assert "model: U-Net with encoder EfficientNet-Lite0 (apache-2.0)" in whole.output
+    monkeypatch.setattr(encoder_module, "find_spec", lambda _: None)
+    resume = ["--dataset", data, *BUILT_IN, "--resume", whole.folder / "checkpoints" / "step-00000001"]
+    resumed = run_train(tmp_path / "resumed", *resume)
+    assert "resumed from" in resumed.output
+    check_same_tensors(resumed, whole, 2)
+    assert different_tensors(resumed.tensors(2, "average"), whole.tensors(2, "average")) == []
+    with pytest.raises(CheckpointError, match="the checkpoint's encoder is lite0, this run's is None"):
+        run_train(tmp_path / "plain", *resume, "--encoder", "none")

@@ -261,21 +261,3 @@ def test_optimizer_state_of_zero_comes_back_to_as_many_processes_of_zero():
     plain = SimpleNamespace(distributed_type=DistributedType.NO)
     with pytest.raises(CheckpointError, match="--resume: DeepSpeed and other launches cannot exchange"):
         restore_optimizer(plain, network, first.optimizer, saved)
-
-
-def test_the_state_of_an_optimizer_comes_back_in_the_layout_of_its_parameter():
-    network = small_network()
-    weight = network.stem.conv2.weight
-    name = "stem.conv2.weight"
-    plain = SimpleNamespace(distributed_type=DistributedType.NO)
-    momentum = torch.rand(weight.shape)
-    before = SimpleNamespace(state={weight: {"exp_avg": momentum, "step": 3, "momentum_buffer": None}})
-    saved = dict(optimizer_tensors(plain, network, before))
-    assert saved.keys() == {f"{name}/exp_avg", f"{name}/step"}
-    after = SimpleNamespace(state={weight: {}})
-    restore_optimizer(plain, network, after, saved)
-    assert torch.equal(after.state[weight]["exp_avg"], momentum)
-    assert after.state[weight]["step"].item() == 3
-    assert after.state[weight]["exp_avg"].stride() == weight.stride()
-    assert weight.stride() != momentum.stride()
-    assert not after.state[weight]["exp_avg"].requires_grad

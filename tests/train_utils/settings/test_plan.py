@@ -230,61 +230,39 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
     return load_info(write_folder(tmp_path_factory.mktemp("photographs"), 10, seed=0, size=(128, 160)))
 
 
-@pytest.mark.parametrize(("minutes", "is_frozen"), [("3", True), ("30", False)])
-def test_images_get_the_pretrained_encoder(photographs, minutes, is_frozen):
-    settings = planned(photographs, "--dataset", photographs.config.dataset, "--max-minutes", minutes)
-    assert settings["encoder"] == "lite0"
-    assert settings["encoder_weights"] == "pretrained"
-    assert settings["freeze_encoder"] is is_frozen
-    assert settings["base_channels"] is None
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("task", ["classes", "overlapping"])
-def test_so_do_grey_images_and_classes_that_overlap(photographs, task, channels):
-    grey = photographs.normalization._replace(mean=(90.0,) * channels, std=(40.0,) * channels)
-    info = replace(photographs, config=replace(photographs.config, task=task), normalization=grey)
-    assert planned(info, "--dataset", photographs.config.dataset)["encoder"] == "lite0"
+GREY = {"mean": (90.0,), "std": (40.0,)}
+FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "task", "changes", "size", "encoder"),
     [
-        "--encoder none",
-        "--base-channels 4",
-        "--crop-size 96 160",
-        "--image-size 256 320 --crop-size 96 160",
-        "--dataset shapes",
+        ("", "classes", {}, (128, 160), "lite0"),
+        ("", "classes", GREY, (128, 160), "lite0"),
+        ("", "overlapping", {}, (128, 160), "lite0"),
+        ("", "landmarks", {}, (128, 160), None),
+        ("", "objects", {}, (128, 160), None),
+        ("", "classes", FOUR_CHANNELS, (128, 160), None),
+        ("", "classes", {"pixel_types": ("uint16",)}, (128, 160), None),
+        ("", "classes", {}, (127, 160), None),
+        ("--scale 1", "classes", {}, (4097, 4096), None),  # it is read in windows
+        ("--encoder none", "classes", {}, (128, 160), None),
+        ("--base-channels 4", "classes", {}, (128, 160), None),
+        ("--crop-size 96 160", "classes", {}, (128, 160), None),
+        ("--dataset shapes", "classes", {}, (128, 160), None),
     ],
 )
-def test_a_flag_of_the_plain_network_speaks_against_the_pretrained_encoder(photographs, flags):
-    settings = planned(photographs, "--dataset", photographs.config.dataset, *flags.split())
-    assert settings.get("encoder") is None
-    assert settings["encoder_weights"] is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "size"),
-    [
-        ({"mean": (90.0,) * 4, "std": (40.0, 41.0, 42.0, 43.0)}, (128, 160)),
-        ({"pixel_types": ("uint16",)}, (128, 160)),
-        ({}, (127, 160)),
-        ({}, (4097, 4096)),
-    ],
-    ids=["four channels", "16 bits", "small", "read in windows"],
-)
-def test_other_images_get_the_plain_network(photographs, changes, size):
+def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks_against_it(
+    photographs, flags, task, changes, size, encoder
+):
     info = sized(photographs, 10, size)
-    info = replace(info, normalization=info.normalization._replace(**changes))
-    settings = planned(info, "--dataset", photographs.config.dataset, "--scale", "1")
-    assert settings["encoder"] is None
-    assert settings["base_channels"] == 32
-
-
-@pytest.mark.parametrize("task", ["landmarks", "objects"])
-def test_tasks_that_lose_by_the_encoder_get_the_plain_network(photographs, task):
-    info = replace(photographs, config=replace(photographs.config, task=task))
-    assert planned(info, "--dataset", photographs.config.dataset)["encoder"] is None
+    normalization = info.normalization._replace(**changes)
+    info = replace(info, config=replace(info.config, task=task), normalization=normalization)
+    settings = planned(info, "--dataset", photographs.config.dataset, *flags.split())
+    assert settings.get("encoder") == encoder
+    assert settings["encoder_weights"] == (encoder and "pretrained")
+    if "base_channels" in settings:
+        assert (settings["base_channels"] is None) is (encoder is not None)
 
 
 def test_a_stream_gets_the_defaults():

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from support.runs import SMALL_MODEL
 from support.saved_checkpoints import (
     SETTINGS,
     TASK,
@@ -27,9 +26,8 @@ from support.saved_checkpoints import (
 
 from runtime.errors import CheckpointError
 from train_utils import checkpoints as module
-from train_utils.checkpoints import Checkpoint, Checkpoints, find_checkpoint, fingerprint
+from train_utils.checkpoints import Checkpoints, find_checkpoint, fingerprint
 from train_utils.run_state import LossWindow, RunState
-from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
@@ -261,24 +259,6 @@ def test_a_damaged_file_of_a_forged_manifest_is_a_one_line_error(checkpoints, na
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=rf"^{folder}: is damaged \("):
         go_on(checkpoints, "auto")
-
-
-def test_a_checkpoint_survives_its_file_without_the_environment_of_its_run(tmp_path):
-    settings = RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9, run={"torch": "2"})
-    written = Checkpoint(tmp_path, settings, SMALL_MODEL, RunState(step=4), {"scale": 2.0})
-    written.write(tmp_path)
-    content = json.loads((tmp_path / "state.json").read_text())
-    (tmp_path / "state.json").write_text(json.dumps(content | {"score": 0.5}))  # of an earlier version
-    checkpoint = Checkpoint.read(tmp_path)
-    assert checkpoint.config == SMALL_MODEL
-    assert checkpoint.state == RunState(step=4)
-    assert checkpoint.scaler == {"scale": 2.0}
-    assert checkpoint.settings.total_steps == 9
-    assert checkpoint.settings.identity["seed"] == 0
-    assert checkpoint.settings.run == {}
-    (tmp_path / "state.json").write_text(json.dumps(content | {"model": []}))
-    with pytest.raises(ValueError, match=r"^the config is \[\], expected an object$"):
-        Checkpoint.read(tmp_path)
 
 
 OLD = {"step": 4, "best": 0.5, "best_matrix": [[1, 0], [0, 1]], "best_images": [[0.5]]}

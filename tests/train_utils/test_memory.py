@@ -87,13 +87,6 @@ def test_a_trial_changes_no_weight(trial):
     assert all(parameter.grad is None for parameter in trial.network.parameters())
 
 
-def test_what_is_held_beside_a_step_is_counted(trial):
-    weights = sum(parameter.nbytes for parameter in trial.network.parameters())
-    split = BatchSplit(4, 1, 2, 2)
-    images = 2 * 4 * 12 * 16 * (4 + 1 + 4 + 8)  # of two steps, in float32, with masks, as they are loaded and augmented
-    assert trial.reserved_bytes(split) == 2 * weights + images  # AdamW has two moments
-
-
 @pytest.mark.parametrize("settings", [{}, {"num_classes": 9}, {"upsample": "bilinear"}, {"norm": "group", "dims": 3}])
 def test_no_tensor_of_a_micro_batch_has_too_many_elements(monkeypatch, settings):
     network = UNet(UNetConfig(**{"in_channels": 1, "base_channels": 2, "depth": 2} | settings))

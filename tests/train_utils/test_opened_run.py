@@ -173,11 +173,6 @@ def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
     assert settings.batch_size == 7
 
 
-def test_flags_of_a_resumed_run_must_suit_its_data(tmp_path):
-    with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images"):
-        resumed_settings(tmp_path, IMAGES, "--crop-size", "4", "4", "4")
-
-
 def test_volumes_have_patches_of_the_spacing_of_the_first_model(tmp_path):
     config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 2.0, 2.0)))
     UNet(config).save_pretrained(tmp_path / "model")

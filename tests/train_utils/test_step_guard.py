@@ -1,8 +1,5 @@
 """A step whose loss or gradient is not finite is not made, and leaves everything as it was."""
 
-import gc
-import multiprocessing
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,13 +8,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from support.clocks import NO_CLOCK
-from support.figures import without_figures
 from support.folders import write_splits
 from support.in_process import Run, process_state_kept, run_train
 from support.run_equality import different_tensors
 from torch import nn
 
-import train
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from runtime.errors import TrainingError
 from tasks.step_loss import StepLoss
@@ -218,19 +213,6 @@ def test_the_mean_loss_leaves_a_skipped_step_out(skipping_last, shared_data, tmp
     good = run_train(tmp_path / "good", "--dataset", shared_data, *AVERAGED, "--log-every", "1")
     mean = sum(good.values("train/loss")[:2]) / 2
     assert skipping_last.values("train/loss") == [pytest.approx(mean, rel=1e-6)]
-
-
-def test_memory_of_a_run_is_freed_at_its_end(data):
-    gc.collect()
-    gc.disable()
-    try:
-        with process_state_kept(), without_figures():  # what parses matplotlib's texts keeps errors and their frames
-            sys.argv = ["train.py", "--dataset", str(data), *FLAGS]
-            sys.argv += ["--output-dir", str(data / "run"), "--max-steps", "2", "--num-workers", "1"]
-            train.main()
-            assert not multiprocessing.active_children()  # a loader's processes end with the loader
-    finally:
-        gc.enable()
 
 
 def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):

@@ -120,23 +120,3 @@ def test_recipes_are_shown_by_runs_of_one_seed_and_fold_with_curves_of_their_col
     assert "All runs are of one recipe" not in page
     colors = re.findall(r'id="series-\d">\s*<path [^>]*stroke: (#\w+)', charts_of(page)[-1])
     assert colors == [SERIES[0]] * 2 + [SERIES[1]] * 3
-
-
-def test_six_of_seven_recipes_are_shown_with_pictures_and_curves(tmp_path):
-    runs = []
-    for epochs in range(10, 17):
-        runs.append(with_pictures(write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs), "i0"))
-    page = run_compare(runs, tmp_path / "page.html").page
-    labels = [f"{label}: mean IoU 0.{score}00" for label, score in zip("ABCDEF", range(80, 74, -1), strict=True)]
-    assert picture_labels(Page(page)) == labels
-    assert charts_of(page)[-1].count('id="series-') == 6
-    assert Page(page).text.count("\nG\n") >= 1
-
-
-def test_the_score_of_each_task_has_a_chart(tmp_path):
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "points", task="landmarks")]
-    page = run_compare(runs, tmp_path / "page.html").page
-    assert re.findall("<td>(mean IoU|closeness)</td><td>0.4750</td>", page) == ["mean IoU", "closeness"]
-    titles = re.findall("<h3>(.*?)</h3>", page)
-    assert titles == ["Validation mean IoU", "Validation closeness", "Validation loss", "Training loss"]
-    assert "All runs are of one recipe" not in page

@@ -29,11 +29,6 @@ def test_a_path_that_is_empty_is_refused(flag):
     assert f"argument {flag}: '' is not a path" in result.errors
 
 
-def full_disk(*arguments: object) -> None:
-    """Stand in for what writes files."""
-    raise OSError(28, "No space left")
-
-
 REVIEWS = [mask_review(f"{number}.png", number / 100, shifted=number in (1, 11)) for number in range(12)]
 
 
@@ -68,14 +63,6 @@ def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(stand_in,
     assert masks[:2] == ["score 0.0000, 0.png: nothing in particular", "score 0.0100, 1.png: moved"]
     assert masks[9:] == ["score 0.0900, 9.png: nothing in particular"]
     assert last_line == f"12 masks reviewed, 2 look wrong; page in {tmp_path / 'review.html'}"
-
-
-def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr(review, "calibrate_run", full_disk)
-    result = run_review("--runs", "run", "--calibrate")
-    assert result.code == 1
-    assert result.text == "run: [Errno 28] No space left; its model stays as it is\n"
-    assert "no model could be calibrated" in result.errors
 
 
 @pytest.fixture(scope="module")

@@ -74,12 +74,6 @@ def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path, front, expected
     assert read_license(str(tmp_path)) == expected
 
 
-def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):
-    backbone("resnet").half().save_pretrained(tmp_path)
-    weights = load_encoder(str(tmp_path), pretrained=True).weights
-    assert weights["embedder.embedder.convolution.weight"].dtype == torch.float32
-
-
 def test_weights_that_are_no_safetensors_are_not_opened(tmp_path):
     folder = write_encoder(tmp_path / "resnet")
     (folder / "model.safetensors").unlink()

@@ -23,7 +23,7 @@ from data_utils.sources.records import select
 from runtime.errors import SettingsError
 from runtime.settings import as_flags
 from train_utils.settings import plan
-from train_utils.settings.plan import LONG, check_axes, check_scale, detail_kept, patch_size, plan_run, run_length
+from train_utils.settings.plan import check_axes, check_scale, detail_kept, patch_size, plan_run, run_length
 from train_utils.settings.train_settings import UNPLANNED
 from unet.config import Preprocess, UNetConfig
 
@@ -342,13 +342,6 @@ def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_pat
 )
 def test_patches_are_as_long_along_each_axis_as_there_is_room(size, spacing, minutes, patch):
     assert patch_size(unread_info(unread_split(5, size, spacing)), run_length(minutes)) == patch
-
-
-def test_volumes_of_several_spacings_are_compared_in_mm():
-    info = unread_info(unread_split(3, (80, 80, 80), (1, 1, 1)))
-    info.train.sizes[1:] = [[32] * 3, [60] * 3]
-    info.train.spacings[1:] = [[2] * 3, [3] * 3]
-    assert patch_size(info, LONG) == (40, 40, 40)  # of 80, 64 and 180 mm, in voxels of 2 mm
 
 
 IMAGES = unread_info(unread_split(3, (64, 64)))

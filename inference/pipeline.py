@@ -7,10 +7,10 @@ from functools import partial
 
 from torch import Tensor
 
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.reader import open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed import WindowedArray, open_windowed
+from data_utils.image_io.windowed import WindowedArray
 from inference.network_inputs import NetworkInputs
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
@@ -94,7 +94,7 @@ class PredictionPipeline:
 
     def _predict_in_windows(self, job: Job) -> Score | None:
         """Predict, write and score an image that may be too large for memory."""
-        with open_windowed(job.source, job.page) as picture:
+        with open_source(job.source, page=job.page) as picture:
             if not picture.decodes_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, REMEDIES
+from data_utils.image_io.formats import REMEDIES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from runtime.cli import Arguments
 from runtime.settings import add_settings, setting

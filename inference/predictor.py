@@ -15,7 +15,7 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed_image import WindowedImage
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.models import check_ensemble, load_network
 from inference.network_inputs import (

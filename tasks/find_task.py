@@ -9,9 +9,9 @@ import numpy as np
 from data_utils.class_names import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile, is_drawn
-from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.image_io.windowed import open_if_large, strips
+from data_utils.image_io.windowed import strips
 from data_utils.mask_values import MAX_VALUES
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, load_or_compute
@@ -114,9 +114,9 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
             if isinstance(source, VolumeFile):
                 values = read_label_volume(source, record["name"])[0]
             else:
-                with open_if_large(source) as image:
-                    picture = source if image is None else next(strips(image))[1]
-                    values = decode_mask(picture, record["name"]).values
+                with open_source(source) as mask:
+                    rows = next(strips(mask)) if mask.is_large else mask
+                    values = read_mask(rows, record["name"])
             if values.ndim == 2 or isinstance(source, VolumeFile):
                 yield np.maximum(values, 0)
 

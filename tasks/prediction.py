@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.windowed_image import WindowedImage
+from data_utils.image_io.windowed import WindowedImage
 from tasks.job import Job
 
 

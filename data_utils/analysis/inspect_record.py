@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 from data_utils.analysis.problems import Problem, UnusableRecord, check_values, problem_of_kind
-from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
-from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, read_header, read_image
+from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile, image_errors
+from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
     VolumeHeader,
@@ -24,7 +24,7 @@ from data_utils.image_io.volumes import (
     same_grid,
     volume_size_mismatch,
 )
-from data_utils.image_io.windowed import open_if_large, open_windowed, strips
+from data_utils.image_io.windowed import WindowedImage, strips
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
 from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels, to_voxels
@@ -99,8 +99,8 @@ def mask_parts(source: ImageSource, name: str, *, windows: bool) -> Iterator[Dec
         for plane in read_label_volume(source, name)[0]:
             yield DecodedMask(plane, is_colored=False, is_jpeg=False)
     elif windows:
-        with open_windowed(source) as mask:
-            for _, strip in strips(mask):
+        with open_source(source) as mask:
+            for strip in strips(mask):
                 yield decode_mask(strip, name)
     else:
         yield decode_mask(source, name)
@@ -108,18 +108,16 @@ def mask_parts(source: ImageSource, name: str, *, windows: bool) -> Iterator[Dec
 
 def _inspect_picture(record: Record, rules: Rules) -> Inspection:
     name = record["name"]
-    source = record["image"]
     target = record["target"]
-    is_large = False
-    if rules.windows:
-        with open_if_large(source) as picture:
-            is_large = picture is not None
-    with problem_of_kind("image cannot be read"):
-        size, mode = read_header(source, f"{name}: image")
+    location = f"{name}: image"
+    with problem_of_kind("image cannot be read"), open_source(record["image"], location) as image:
+        with image_errors(location):
+            size, mode = image.header()
+            is_large = rules.windows and image.is_large
         found = Inspection(size, mode)
         may_be_infinite = mode == "F" or mode.startswith("float")
         if rules.decodes or may_be_infinite:
-            found.channels = _count_channels(source, name, is_large)
+            found.channels = _count_channels(image, name, is_large)
     if not isinstance(target, PointSource):
         _inspect_mask(found, size, record, rules, is_large)
         return found
@@ -130,12 +128,11 @@ def _inspect_picture(record: Record, rules: Rules) -> Inspection:
     return found
 
 
-def _count_channels(source: ImageSource, name: str, is_large: bool) -> int:
+def _count_channels(image: WindowedImage, name: str, is_large: bool) -> int:
     """How many channels an image has; all of it is decoded. Raises DataError, also for infinite pixels."""
     if not is_large:
-        return read_image(source, name).shape[2]
-    with open_windowed(source) as picture:
-        return max(read_image(strip, name).shape[2] for _, strip in strips(picture))
+        return read_image(image, name).shape[2]
+    return max(read_image(strip, name).shape[2] for strip in strips(image))
 
 
 def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rules: Rules, is_large: bool) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.reader import open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.records import Records
 from runtime.cache import digest, load_or_compute
 from runtime.console import track
@@ -98,9 +97,9 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:
     """An image as `read_image` gives it, (H, W, C); for a large image, only some windows, one below the other."""
-    with open_if_large(source) as picture:
-        if picture is None:
-            return read_image(source, name)
+    with open_source(source, f"{name}: image") as picture:
+        if not picture.is_large:
+            return read_image(picture, name)
         height, width = picture.size
         parts = []
         for top in _window_starts(height):

@@ -1,4 +1,4 @@
-"""The formats of pictures, and one error for files that cannot be opened or decoded."""
+"""The sources of pictures and volumes, and one error for files that cannot be opened or decoded."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -172,8 +172,6 @@ def is_drawn(source: ImageSource) -> bool:
 
 
 TIFF_SUFFIXES = (".tif", ".tiff")
-IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
-IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp", ".avif", ".dib", ".j2k", ".jfif", ".jpe", ".jpx", ".dcm")
 VIDEO_REMEDY = "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
 MICROSCOPY_REMEDY = "export them as TIFF, as from Fiji or QuPath"
 REMEDIES = {  # what to do with files of other formats, by their extension
@@ -184,8 +182,6 @@ REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
 }
-# the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
-PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
 INFINITE_VALUE = 1e30  # numbers so far from 0 count as infinite: float32 does not hold their squares
 COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized

@@ -52,7 +52,7 @@ def gdal_errors(message: str) -> Iterator[None]:
 def open_directory(file: Path | bytes, number: int, stack: ExitStack) -> Any:
     """A directory of a TIFF, by its number from 0, as a data set of rasterio that is open as long as `stack` is."""
     rasterio = load_rasterio("image" if isinstance(file, bytes) else str(file))
-    if isinstance(file, Path) and _is_unicode(str(file)):
+    if isinstance(file, Path) and str(file).isprintable():  # GDAL takes names of UTF-8
         name = str(file.absolute())
     else:
         memory = rasterio.MemoryFile(file if isinstance(file, bytes) else file.read_bytes())
@@ -62,11 +62,3 @@ def open_directory(file: Path | bytes, number: int, stack: ExitStack) -> Any:
     data_set = rasterio.open(f"GTIFF_DIR:{number + 1}:{name}", driver="GTiff")
     stack.callback(data_set.close)  # as a context it would belong to this thread
     return data_set
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -4,19 +4,21 @@ from contextlib import ExitStack
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, TIFF_SUFFIXES, PageFile, check_memory, image_errors
-from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
+from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, PageFile, check_memory, image_errors
+from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from runtime.documents import check_regular
 from unet.config import Preprocess
 
 Side = TypeVar("Side", int, float)
+# the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
+PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 GREY_MODES = ("L", "I", "F")
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
@@ -31,6 +33,10 @@ class WindowedPicture(WindowedImage):
         file: the file or bytes that it was opened from; None if it came as a picture.
     """
 
+    suffixes = (
+        *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".gif", ".pbm", ".pgm", ".pnm", ".ppm"),
+        *(".webp", ".jp2", ".j2k", ".jpx", ".avif", ".tga", *TIFF_SUFFIXES),
+    )
     decodes_windows = False
 
     def __init__(self, picture: Image.Image, name: str, file: str | Path | bytes | None = None) -> None:
@@ -39,6 +45,13 @@ class WindowedPicture(WindowedImage):
         self.file = file
         self.mode = picture.mode
         self.format = picture.format or ""
+
+    @classmethod
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedPicture":
+        picture = stack.enter_context(open_picture(file.path))
+        if file.page:
+            picture.seek(file.page)
+        return cls(picture, name, file.path)
 
     @property
     def size(self) -> tuple[int, int]:  # type: ignore[override]
@@ -49,9 +62,12 @@ class WindowedPicture(WindowedImage):
     extent = size  # type: ignore[assignment]
 
     @property
-    def has_palette(self) -> bool:
-        """Whether a mask is stored as indices into a palette whose order means something."""
-        return self.mode == "P" and self.format != "GIF"
+    def palette(self) -> tuple[str, bytes] | None:  # type: ignore[override]
+        """The palette of indices, if its order means something."""
+        if self.mode != "P" or self.format == "GIF" or self.picture.palette is None:
+            return None
+        mode, content = self.picture.palette.getdata()
+        return mode, bytes(content)
 
     def header(self) -> tuple[tuple[int, int], str]:
         return header_size(self.picture), self.mode
@@ -62,9 +78,6 @@ class WindowedPicture(WindowedImage):
         picture = self.picture
         with image_errors(self.name):
             width, height = picture.size
-            limit = Image.MAX_IMAGE_PIXELS
-            if limit and width * height > 2 * limit:  # Pillow does not look at that in a TIFF which is opened below
-                raise Image.DecompressionBombError(f"{width * height:,} pixels are more than {2 * limit:,}")
             pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
             check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
             picture.info[STORED_WHITE] = _stored_white(picture)
@@ -78,8 +91,7 @@ class WindowedPicture(WindowedImage):
             return ImageOps.exif_transpose(picture)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
-        left, right = self._columns(left, right)
-        window = self._upright.crop((left, top, right, bottom))
+        window = self._upright.crop((left, top, self.size[1] if right is None else right, bottom))
         # `read_mask` needs the format: the palette of a GIF means its colors
         window.format = self.picture.format
         return window
@@ -104,7 +116,8 @@ class WindowedPicture(WindowedImage):
         white = picture.info.get(STORED_WHITE)
         if white:
             return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)
-        if not (self.has_palette or mode in ("1", "L", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
+        has_indices = mode == "P" and self.format != "GIF"
+        if not (has_indices or mode in ("1", "L", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
             picture = picture.convert("RGB")
         return np.asarray(picture)
 
@@ -117,7 +130,7 @@ class WindowedPicture(WindowedImage):
             return self
         size = self.size
         extent: tuple[float, float] = size
-        with image_errors(self.name), open_picture(_content(self.file)) as again:
+        with image_errors(self.name), open_picture(self.file) as again:
             # turning would put such pixels elsewhere
             is_whole = all(side % 8 == 0 for side in size)
             draft = None
@@ -128,29 +141,12 @@ class WindowedPicture(WindowedImage):
             return WindowedArray(WindowedPicture(again, self.name).pixels(), size, extent)
 
 
-def open_picture(file: str | Path | BinaryIO) -> Image.Image:
-    """A picture in one of PILLOW_FORMATS, not decoded yet."""
-    if isinstance(file, str | Path):
-        check_regular(file)
-    try:
-        return Image.open(file, formats=PILLOW_FORMATS)
-    except Image.DecompressionBombError:
-        # it may be read in windows
-        if isinstance(file, str | Path) and str(file).lower().endswith(TIFF_SUFFIXES):
-            return TiffImageFile(file)
-        raise
-
-
-def open_picture_file(file: PageFile, name: str, stack: ExitStack) -> WindowedPicture:
-    """A page of a file, open as long as `stack` is."""
-    picture = stack.enter_context(open_picture(_content(file.path)))
-    if file.page:
-        picture.seek(file.page)
-    return WindowedPicture(picture, name, file.path)
-
-
-def _content(file: str | Path | bytes) -> str | Path | BinaryIO:
-    return BytesIO(file) if isinstance(file, bytes) else file
+def open_picture(file: str | Path | bytes) -> Image.Image:
+    """A picture in one of PILLOW_FORMATS, not decoded yet, of a file or of its bytes."""
+    if isinstance(file, bytes):
+        return Image.open(BytesIO(file), formats=PILLOW_FORMATS)
+    check_regular(file)
+    return Image.open(file, formats=PILLOW_FORMATS)
 
 
 def header_size(picture: Image.Image) -> tuple[int, int]:

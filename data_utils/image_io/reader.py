@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.dicom.series import open_dicom
+from data_utils.image_io.dicom.series import DicomImage
 from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
@@ -20,15 +20,17 @@ from data_utils.image_io.formats import (
     page_file,
     source_files,
 )
-from data_utils.image_io.pictures import WindowedPicture, open_picture_file
-from data_utils.image_io.rasters import open_bands, open_raster
+from data_utils.image_io.pictures import WindowedPicture
+from data_utils.image_io.rasters import Raster, open_bands
 from data_utils.image_io.resize import same_proportions
-from data_utils.image_io.windowed_image import WindowedArray, WindowedImage, open_array
+from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
-FORMATS = (open_array, open_raster, open_dicom, open_picture_file)  # the first that takes a file opens it
+FORMATS: tuple[type[WindowedImage], ...] = (WindowedArray, Raster, DicomImage, WindowedPicture)  # the first that can
+Readable = ImageSource | WindowedImage
+IMAGE_SUFFIXES: tuple[str, ...] = tuple(sorted({suffix for image in FORMATS for suffix in image.suffixes}))
 
 
 class DecodedMask(NamedTuple):
@@ -45,32 +47,26 @@ class DecodedMask(NamedTuple):
     is_jpeg: bool
 
 
-def _location(source: ImageSource, name: str, kind: str) -> str:
-    """What an error names: the source and what it is; the file itself where the caller gave no name."""
-    if name == kind:
-        name = ", ".join(source_files(source))
-    return f"{name}: {kind}" if name else kind
-
-
 @contextmanager
-def open_source(source: ImageSource | None, name: str, page: int = 0) -> Iterator[WindowedImage]:
-    """The image (a page of a TIFF) of a source, not decoded yet.
+def open_source(source: Readable | None, name: str = "", page: int = 0) -> Iterator[WindowedImage]:
+    """The image (a page of a TIFF) of a source, not decoded yet; windows of it are read from the file if they can be.
 
-    Raises ImageError, with `name`, if the source cannot be opened. Callers decode it within `image_errors` too.
+    Raises ImageError, with `name` or else the file, if the source cannot be opened.
     """
+    content = cast(Any, source)
+    name = name or ", ".join(source_files(content)) or "image"
     with ExitStack() as stack:
         with image_errors(name):
-            image = _open(source, name, page, stack)
+            if isinstance(content, EmbeddedImage):
+                content = content.read()
+            elif isinstance(content, RenderedMask):
+                content = content.render()
+            image = content if isinstance(content, WindowedImage) else _open(content, name, page, stack)
         yield image
 
 
-def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> WindowedImage:
-    """The image of `open_source`; its file stays open as long as `stack` is."""
-    content = cast(Any, source)
-    if isinstance(content, EmbeddedImage):
-        content = content.read()
-    if isinstance(content, RenderedMask):
-        content = content.render()
+def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage:
+    """The image of a content that is no object of ours; its file stays open as long as `stack` is."""
     if isinstance(content, np.ndarray):
         return WindowedArray(content)
     if isinstance(content, Image.Image):
@@ -89,11 +85,24 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         )
     if file.page is None:
         file = file._replace(page=page)
-    images = (open_format(file, name, stack) for open_format in FORMATS)
-    return next(image for image in images if image is not None)
+    for image_format in FORMATS:
+        image = image_format.open_file(file, name, stack)
+        if image is not None:
+            return image
+    raise AssertionError("the last format takes every file")
 
 
-def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+@contextmanager
+def _decoding(source: Readable, name: str, kind: str, page: int = 0) -> Iterator[WindowedImage]:
+    """The image of a source, of which errors in decoding it too name the source and its kind, an image or a mask."""
+    if name == kind:  # the caller gave no name
+        name = ", ".join(source_files(cast(Any, source)))
+    location = f"{name}: {kind}" if name else kind
+    with open_source(source, location, page) as image, image_errors(location):
+        yield image
+
+
+def read_image(source: Readable, name: str = "image", page: int = 0) -> np.ndarray:
     """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
 
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
@@ -104,83 +113,64 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     return decode_image(source, name, page).array
 
 
-def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Preprocess | None = None) -> WindowedArray:
+def decode_image(source: Readable, name: str, page: int = 0, draft_for: Preprocess | None = None) -> WindowedArray:
     """An image decoded as `read_image` does it, (H, W, C).
 
     With `draft_for`, a JPEG file has no more detail than that preprocessing needs.
     """
-    location = _location(source, name, "image")
-    with open_source(source, location, page) as image, image_errors(location):
+    with _decoding(source, name, "image", page) as image:
         if draft_for:
             image = image.drafted(draft_for)
         pixels = image.pixels()
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
-        if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
-            shape = f"is an array of shape {pixels.shape} and type {pixels.dtype}"
-            raise ImageError(f"{name}: {shape}, not numbers as (H, W) or (H, W, C)")
+        if pixels.dtype.kind not in "buif":
+            raise ValueError(f"its pixels are of type {pixels.dtype}, which are no real numbers")
         check_finite(pixels, name)
         if pixels.dtype == bool:
             pixels = pixels.astype(np.uint8)
         return WindowedArray(pixels, image.size, image.extent)
 
 
-def read_mask(source: ImageSource, name: str) -> np.ndarray:
+def read_mask(source: Readable, name: str, *, colors: bool = False) -> np.ndarray:
     """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is colored.
 
     A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
-    it likes: there the colors count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
-    orientation is applied. Raises DataError, with `name`, for a source that cannot be read or is no mask.
+    it likes: there the colors count, as they do everywhere with `colors`. RGB that holds only grey is grey, alpha is
+    dropped, 1-bit is 0 and 1, EXIF orientation is applied. Raises DataError, with `name`, for a source that cannot be
+    read or is no mask.
     """
-    return decode_mask(source, name).values
+    return decode_mask(source, name, colors=colors).values
 
 
-def decode_mask(source: ImageSource, name: str) -> DecodedMask:
+def decode_mask(source: Readable, name: str, *, colors: bool = False) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
-    location = _location(source, name, "mask")
-    with open_source(source, location) as image, image_errors(location):
-        mask = image.values()
+    with _decoding(source, name, "mask") as image:
+        has_colored_palette = colors and image.palette is not None
+        mask = image.pixels() if has_colored_palette else image.values()
         is_jpeg = image.format == "JPEG"
     if mask.ndim == 3 and mask.shape[2] == 1:
         mask = mask[:, :, 0]
     is_colored = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
-    if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or is_colored):
+    if mask.dtype.kind not in "buif" or not (mask.ndim == 2 or is_colored):
         remedy = "; --dims 3 reads stacks as volumes" if mask.ndim == 3 else ""
         description = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
         raise DataError(f"{name}: {description}, expected (H, W) whole numbers{remedy}")
     if not is_colored:
         return DecodedMask(_whole_numbers(mask, name), is_colored=False, is_jpeg=is_jpeg)
     red, green, blue = np.moveaxis(mask[:, :, :3], 2, 0)
-    if np.array_equal(red, green) and np.array_equal(red, blue):
+    is_grey = np.array_equal(red, green) and np.array_equal(red, blue)
+    if is_grey and not has_colored_palette:
         return DecodedMask(red, is_colored=True, is_jpeg=is_jpeg)
     return DecodedMask(mask[:, :, :3], is_colored=True, is_jpeg=is_jpeg)
 
 
-def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
-    """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
-    location = _location(source, name, "mask")
-    with open_source(source, location) as image, image_errors(location):
-        if not isinstance(image, WindowedPicture) or not image.has_palette:
-            return None
-        return image.pixels()
-
-
-def read_colors(source: ImageSource, name: str) -> np.ndarray:
-    """Mask values as `read_mask` gives them, but the colors (H, W, 3) of a mask that is stored with a palette."""
-    colors = read_palette_mask(source, name)
-    return read_mask(source, name) if colors is None else colors
-
-
 def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
     """How the palette of a mask of indices is stored, and its bytes, from the header alone; None for any other mask."""
-    location = _location(source, name, "mask")
     if isinstance(source, RenderedMask | WindowSource):
         return None
-    with open_source(source, location) as image, image_errors(location):
-        if not isinstance(image, WindowedPicture) or not image.has_palette or image.picture.palette is None:
-            return None
-        mode, content = image.picture.palette.getdata()
-        return mode, bytes(content)
+    with _decoding(source, name, "mask") as image:
+        return image.palette
 
 
 def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:

@@ -1,141 +1,141 @@
-"""Images too large for memory: windows of them, read from where they lie in the file."""
+"""An image that is opened, and read whole or a window at a time: the base class of all readers of image files."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import ExitStack
+from io import BytesIO
+from math import prod
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import (
-    TIFF_SUFFIXES,
-    ImageSource,
-    RenderedMask,
-    WindowSource,
-    image_errors,
-    source_files,
-)
-from data_utils.image_io.pictures import WindowedPicture
-from data_utils.image_io.rasters import open_plain_page
-from data_utils.image_io.reader import open_source
-from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
-from runtime.errors import DataError, ImageError
+from data_utils.image_io.formats import COPIES, PageFile, check_memory
+from runtime.documents import check_regular
+from unet.config import IGNORE_INDEX, Preprocess
 
+LARGEST_NUMBER = 2**53  # whole numbers of float64 are exact up to it
 LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
 STRIP_PIXELS = 2**22  # pixels that are read together
-WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
 
-@contextmanager
-def open_windowed(source: ImageSource, page: int = 0) -> Iterator[WindowedImage]:
-    """Windows of a source: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
+def is_large_size(size: tuple[int, int]) -> bool:
+    """Whether windows of an image of a size (H, W) are read, where its file allows it."""
+    return prod(size) >= LARGE_IMAGE_PIXELS
 
-    Raises ImageError for a source that cannot be read.
+
+class WindowedImage(ABC):
+    """An opened image: its header, its pixels, its values as those of a mask, and windows of it.
+
+    A format of images is a subclass with `suffixes` and `open_file`, in the list `FORMATS` of `reader.py`.
+
+    Attributes:
+        suffixes: how names of its files end, in small letters.
+        size: (H, W) of the picture.
+        extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
+        decodes_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
+        may_lack_data: whether some pixels may hold no data, and are masked.
+        mode: the type of its pixels, in words.
+        format: the format of its file, as Pillow calls it; empty for arrays and rasters.
+        palette: how the palette of a mask of indices is stored, and its bytes; None for any other image.
     """
-    files = source_files(source)
-    name = files[0] if files else "image"
-    with ExitStack() as stack:
-        image = stack.enter_context(open_source(source, name, page))
-        with image_errors(name):
-            if isinstance(image, WindowedArray):
-                image.header()  # raises an error if it is no picture
-            if isinstance(image, WindowedPicture) and image.format == "TIFF" and files:
-                image = open_plain_page(Path(name), image.picture.tell(), stack) or image
-        yield image
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    size: tuple[int, int]
+    extent: tuple[float, float]
+    decodes_windows = True
+    may_lack_data = False
+    mode: str
+    format = ""
+    palette: tuple[str, bytes] | None = None
+
+    @classmethod
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedImage | None":
+        """The image of a file that stays open as long as `stack`; None if it is of another format. May raise any error.
+
+        Args:
+            name: the name of the image in messages.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a crop is read from the file, as a window: decoding all of it would take too long."""
+        return self.decodes_windows and is_large_size(self.size)
+
+    def header(self) -> tuple[tuple[int, int], str]:
+        """Size and mode, without decoding."""
+        return self.size, self.mode
+
+    @abstractmethod
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
+        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take.
+
+        Args:
+            right: None for all columns from `left` on.
+        """
+
+    @abstractmethod
+    def pixels(self) -> np.ndarray:
+        """All pixels of an image, (H, W) or (H, W, C), in memory."""
+
+    def values(self) -> np.ndarray:
+        """All values of a mask. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
+        pixels = self.pixels()
+        values = np.array(pixels)
+        if isinstance(pixels, np.ma.MaskedArray) and values.dtype.kind == "f":
+            is_number = np.abs(values) < LARGEST_NUMBER
+            values[np.ma.getmaskarray(pixels) & ~is_number] = IGNORE_INDEX
+        return values
+
+    def drafted(self, preprocess: Preprocess) -> "WindowedImage":
+        """This picture with no more detail than `preprocess` resizes from."""
+        return self
 
 
-@contextmanager
-def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
-    """Windows of a large image, or of a part of one; None for an image that must be decoded whole."""
-    with ExitStack() as stack:
-        image = None
-        with suppress(ImageError):  # the error is reported when the file is decoded
-            if isinstance(source, WindowSource) or _is_large(source):
-                image = stack.enter_context(open_windowed(source))
-        yield image if image is not None and image.decodes_windows else None
+class WindowedArray(WindowedImage):
+    """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
+
+    suffixes = (".npy",)
+
+    def __init__(
+        self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
+    ) -> None:
+        if array.ndim not in (2, 3) or not array.size:
+            raise ValueError(f"its shape is {array.shape}, not (H, W) or (H, W, C)")
+        self.array = array
+        self.mode = str(array.dtype)
+        if array.ndim > 2:
+            self.mode += f" x {array.shape[2]}"
+        self.decodes_windows = isinstance(array, np.memmap)
+        self.may_lack_data = isinstance(array, np.ma.MaskedArray)
+        self.size = size or array.shape[:2]
+        self.extent = extent or array.shape[:2]
+
+    @classmethod
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedArray | None":
+        if isinstance(file.path, bytes):
+            if not file.path.startswith(b"\x93NUMPY"):
+                return None
+            return cls(np.lib.format.read_array(BytesIO(file.path), allow_pickle=False))
+        if not str(file.path).lower().endswith(cls.suffixes):
+            return None
+        check_regular(file.path)
+        return cls(np.lib.format.open_memmap(file.path, mode="r"))
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self.array[top:bottom, left:right]
+
+    def pixels(self) -> np.ndarray:
+        if not isinstance(self.array, np.memmap):
+            return self.array
+        check_memory(COPIES * self.array.nbytes, "the array")
+        return np.array(self.array)
 
 
-def _is_large(source: ImageSource) -> bool:
-    """Whether a source is a large file of a format that may be read in windows. Raises ImageError."""
-    files = source_files(source)
-    if not files or not files[0].lower().endswith(WINDOWED_SUFFIXES):
-        return False
-    with open_source(source, files[0]) as image, image_errors(files[0]):
-        size, _ = image.header()
-        return bool(np.prod(size) >= LARGE_IMAGE_PIXELS)
-
-
-def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
-    """(first row, rows) of all rows of a picture, some at a time."""
+def strips(image: WindowedImage) -> Iterator[Image.Image | np.ndarray]:
+    """All rows of a picture from the first on, some at a time."""
     height, width = image.size
     step = max(1, STRIP_PIXELS // width)
     for top in range(0, height, step):
-        yield top, image.read(top, min(top + step, height))
-
-
-class Box(NamedTuple):
-    """Rows [top, bottom) and columns [left, right) of a scene."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
-
-
-class WindowedPart(WindowedImage):
-    """Windows of a part of another picture."""
-
-    def __init__(self, picture: WindowedImage, box: Box) -> None:
-        self.picture = picture
-        self.box = box
-        self.size = self.extent = (box.bottom - box.top, box.right - box.left)
-        self.decodes_windows = picture.decodes_windows
-        self.may_lack_data = picture.may_lack_data
-        self.format = picture.format
-
-    def header(self) -> tuple[tuple[int, int], str]:
-        pixel = np.asarray(self.read(0, 1, 0, 1))
-        return self.size, f"{pixel.dtype} x {pixel[0, 0].size}"
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        left, right = self._columns(left, right)
-        box = self.box
-        return self.picture.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
-
-    def pixels(self) -> np.ndarray:
-        with open_source(self.read(0, self.size[0]), "window") as part:
-            return part.pixels()
-
-    def values(self) -> np.ndarray:
-        with open_source(self.read(0, self.size[0]), "window") as part:
-            return part.values()
-
-
-@dataclass(frozen=True)
-class SceneWindow(WindowSource):
-    """A window of an image, or of an image's mask.
-
-    Args:
-        source: the image or mask.
-        name: the name of the image or mask in messages.
-        size: (H, W) of the image.
-    """
-
-    source: ImageSource
-    name: str
-    size: tuple[int, int]
-    box: Box
-
-    @contextmanager
-    def open(self) -> Iterator[WindowedImage]:
-        box = self.box
-        if isinstance(self.source, RenderedMask):
-            yield WindowedArray(self.source.render_part((box.top, box.bottom), (box.left, box.right)))
-            return
-        with open_windowed(self.source) as picture:
-            if picture.size != self.size:
-                sizes = f"{self.size[0]} x {self.size[1]}, its mask {picture.size[0]} x {picture.size[1]}"
-                raise DataError(f"{self.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
-            yield WindowedPart(picture, box)
+        yield image.read(top, min(top + step, height))

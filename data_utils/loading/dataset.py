@@ -11,10 +11,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.image_io.reader import check_sizes, decode_image, open_source
+from data_utils.image_io.resize import Size, Window
 from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.decoded_cache import Sample, decode_once
-from data_utils.loading.samples import new_samples
+from data_utils.loading.crops import crop_around, crop_window
+from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
+from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
+from data_utils.loading.volume_input import VolumeInput
 from data_utils.target import Target
 from runtime.cache import digest
 from runtime.errors import DataError
@@ -28,8 +32,9 @@ class SegmentationDataset(Dataset):
     the order of all other samples stays the same.
 
     Attributes:
-        fit_targets: whether targets follow the images to the network's input size.
+        fit_targets: whether targets follow the images to the network's input size; points always do.
         threads: how many threads of a loader process decode the samples of a batch.
+        decoded: the samples, once all are decoded.
     """
 
     fit_targets: bool
@@ -42,7 +47,7 @@ class SegmentationDataset(Dataset):
         self.channels = info.channels
         self.reader = info.reader
         self.target = info.reader.target
-        self.samples = new_samples(split, info, preprocess, fit_targets=self.fit_targets)
+        self.decoded: DecodedSplit | None = None
         mean, std = info.normalization.mean, info.normalization.std
         # the model's statistics, not those of the files: it may need other preprocessing
         if split.records.dims == 3:
@@ -80,7 +85,27 @@ class SegmentationDataset(Dataset):
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
-        return self.samples.load(slot.index)
+        return self.load(slot.index)
+
+    def load(self, index: int) -> Sample:
+        """Image (C, *size) and target, from their files unless they are decoded.
+
+        Raises DataError if they do not go together.
+        """
+        if self.decoded is not None:
+            return self.decoded[index]
+        record = self.split.records[index]
+        name = record["name"]
+        fits = self.fit_targets or self.reader.takes_points
+        if self.split.records.dims == 3:
+            volume = VolumeInput.read(record["image"], self.preprocess, self.channels, name)
+            target = self.reader.read_volume(record, volume.header, volume.size if fits else None)
+            return volume.whole(), target
+        decoded = decode_image(record["image"], name, draft_for=self.preprocess)
+        image = ImageInput(decoded, self.preprocess, self.channels, name)
+        pixels = image.whole()
+        target = self.reader.read(record, decoded.size, image.size if fits else None)
+        return pixels, hide_missing(target, missing_pixels(decoded.array))
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -99,12 +124,12 @@ class SegmentationDataset(Dataset):
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
         key = content and digest(*kind, preprocessing, resampled, content, *self.reader.key, self.split.bad)
-        self.samples.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
+        self.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
     def _decode_good(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
-        return self.samples.load(index)
+        return self.load(index)
 
 
 class TrainingDataset(SegmentationDataset):
@@ -118,15 +143,38 @@ class TrainingDataset(SegmentationDataset):
     def sample(self, slot: Slot) -> Sample:
         crop_size = self.config.crop_size
         if crop_size is None:
-            return self.samples.load(slot.index)
+            return self.load(slot.index)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
-        crop = self.samples.load_crop(slot.index, crop_size, rng)
-        if crop is not None:
-            return crop
-        image, target = self.samples.load(slot.index)
-        window = self.samples.choose_window(slot.index, target, crop_size, rng)
+        if self.split.records.dims == 2 and self.decoded is None and slot.index in self.split.class_locations:
+            return self.load_crop(slot.index, crop_size, rng)
+        image, target = self.load(slot.index)
+        window = self.choose_window(slot.index, target, crop_size, rng)
         sides = tuple(slice(*side) for side in window)
         return image[(slice(None), *sides)], target.crop(sides)
+
+    def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample:
+        """A random crop of a very large image, read without the rest of it."""
+        record = self.split.records[index]
+        name = record["name"]
+        with open_source(record["image"]) as picture, self.reader.open_window(record) as target:
+            # they may have changed since they were looked at
+            check_sizes(name, picture.size, target.size)
+            image = ImageInput(picture, self.preprocess, self.channels, name)
+            window = crop_around(self.split.class_locations[index], target.size, image.size, crop_size, rng)
+            pixels = image.window(window)
+            return pixels, hide_missing(target.read(image.size, window), image.missing(window))
+
+    def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
+        """Where to crop a sample."""
+        if self.split.records.dims == 3:
+            # the locations of the classes are known, so that no more of the decoded file is read than the crop
+            own_size = tuple(self.split.sizes[index].tolist())
+            locations = self.split.class_locations.get(index, [])
+            return crop_around(locations, own_size, target.shape, crop_size, rng)
+        points = target.locations()
+        if points is not None:
+            return crop_around(points, target.shape, target.shape, crop_size, rng)
+        return crop_window(self.reader.known_labels(target), target.unknown_label(), crop_size, rng)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Augmentation, Slot, str | None]:
         image, target, problem = self.read(slot)
@@ -138,12 +186,18 @@ class TrainingDataset(SegmentationDataset):
             seed=self.config.seed,
             size=slot.shape,
             channels=self.channels,
-            spacing=self.samples.spacing(slot.index),
+            spacing=self._spacing(slot.index),
             may_mirror=self.reader.mirrors,
         )
         if augmentation.is_mirrored:
             target = self.reader.mirror(target)
         return _tensor(image), target.map(_tensor), augmentation, slot, problem
+
+    def _spacing(self, index: int) -> tuple[float, ...] | None:
+        """(z, y, x) in mm of a volume as the network sees it, None for images."""
+        if self.split.spacings is None:
+            return None
+        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill

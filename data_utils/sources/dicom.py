@@ -19,7 +19,8 @@ from data_utils.image_io.dicom.labels import (
     referenced_series,
     segment_names,
 )
-from data_utils.image_io.formats import IMAGE_SUFFIXES, Segments, VolumeFile, image_errors
+from data_utils.image_io.formats import Segments, VolumeFile, image_errors
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import read_label_volume, volume_stem
 from data_utils.sources.folder import DataFolder, files_below, natural_sort_key, split_folders

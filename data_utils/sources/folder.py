@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data_utils.config import OVERLAPPING, DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
+from data_utils.image_io.formats import format_remedy
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from runtime.console import listing

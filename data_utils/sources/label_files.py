@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
+from data_utils.image_io.formats import source_files
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations.documents import rows_of, text_of
 from data_utils.sources.folder import composed, walk

@@ -15,8 +15,8 @@ from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, LayeredMask, ObjectBits, layered_label
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
-from data_utils.image_io.reader import open_source
+from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
+from data_utils.image_io.reader import IMAGE_SUFFIXES, open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header, volume_stem

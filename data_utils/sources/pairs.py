@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, detect_suffix, files_by_stem, natural_sort_key
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, first_files
 from runtime.console import counted, listing

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, PageFile, format_remedy
+from data_utils.image_io.formats import TIFF_SUFFIXES, BandSource, PageFile, format_remedy
 from data_utils.image_io.rasters import band_indices
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem, natural_sort_key

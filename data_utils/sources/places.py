@@ -7,8 +7,8 @@ import numpy as np
 
 from data_utils.image_io.formats import BandSource, ImageSource, PageFile, WindowSource, page_file
 from data_utils.image_io.places import PlacedMask, on_grid, read_source_grid
+from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.image_io.tiff import is_tiff
-from data_utils.image_io.windowed import SceneWindow
 from data_utils.sources.records import Record, Records, change
 from runtime.console import counted
 from runtime.errors import DataError

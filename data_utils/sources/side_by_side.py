@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.annotations.other_formats import check_formats

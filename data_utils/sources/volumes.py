@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES, EmbeddedImage, VolumeFile, is_visible_file
+from data_utils.image_io.formats import EmbeddedImage, VolumeFile, is_visible_file
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import is_tiff, says_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid, volume_stem

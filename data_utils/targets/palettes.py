@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource, RenderedMask
-from data_utils.image_io.reader import read_colors, read_mask, read_palette_mask, stored_palette
+from data_utils.image_io.reader import read_mask, stored_palette
 from data_utils.mask_values import has_colors, value_text
 from data_utils.sources.records import Record, Records, change, spread_indices
 from runtime.cache import digest, load_or_compute
@@ -29,7 +29,7 @@ class PaletteMask(RenderedMask):
     name: str
 
     def render(self) -> np.ndarray:
-        return read_colors(self.source, self.name)
+        return read_mask(self.source, self.name, colors=True)
 
 
 def _as_colors(records: Records) -> Records:
@@ -99,12 +99,13 @@ def _difference(splits: Sequence[Records]) -> str | None:
 
 def _used_colors(record: Record) -> Iterator[tuple[int, MaskValue]]:
     """Each number of a mask that is stored with a palette, and its color."""
+    source, name = record["target"], record["name"]
     try:
-        colors = read_palette_mask(record["target"], record["name"])
+        if stored_palette(source, name) is None:
+            return
+        numbers, first_pixels = np.unique(read_mask(source, name), return_index=True)
+        colors = read_mask(source, name, colors=True)
     except DataError:  # the error is reported where all masks are read
         return
-    if colors is None:
-        return
-    numbers, first_pixels = np.unique(read_mask(record["target"], record["name"]), return_index=True)
     for number, color in zip(numbers.tolist(), colors.reshape(-1, 3)[first_pixels].tolist(), strict=True):
         yield number, tuple(color)

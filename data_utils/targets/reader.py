@@ -15,10 +15,10 @@ from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
+from data_utils.image_io.reader import check_sizes, decode_mask, open_source, read_mask
 from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
-from data_utils.image_io.windowed import WindowedImage, open_windowed
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.label_sets import LabelSets
@@ -260,7 +260,7 @@ class MaskReader(TargetReader):
     @contextmanager
     def open_window(self, record: Record) -> Iterator[TargetWindows]:
         source, reader = self.prepared(record["target"], record["name"], whole=False)
-        with open_windowed(source) as picture:
+        with open_source(source) as picture:
             yield TargetWindows(picture.size, partial(reader._read_window, picture, record))
 
     def _read_window(self, picture: WindowedImage, record: Record, size: tuple[int, int], window: Window) -> Target:

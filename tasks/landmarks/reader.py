@@ -12,9 +12,9 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
+from data_utils.image_io.reader import open_source
 from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
-from data_utils.image_io.windowed import open_windowed
 from data_utils.point_states import OUTSIDE, PRESENT
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
@@ -145,7 +145,7 @@ class PointReader(TargetReader):
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[TargetWindows]:
-        with open_windowed(record["image"]) as picture:
+        with open_source(record["image"]) as picture:
 
             def read(size: tuple[int, int], window: Window) -> PointTarget:
                 return self.read(record, picture.size, size).crop([slice(*side) for side in window])

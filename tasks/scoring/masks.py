@@ -11,11 +11,10 @@ import torch
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from data_utils.image_io.reader import read_colors, read_mask
+from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume_header, same_grid
-from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.image_input import hide_missing
 from data_utils.target import Target
 from data_utils.targets.reader import MaskReader
@@ -96,11 +95,11 @@ def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
         name = str(mask.path)
     source, reader = reader.prepared(mask, name)
     has_colors = reader.class_map is not None and reader.class_map.has_colors
-    read_values = read_colors if has_colors else read_mask
-    with open_windowed(source) as picture:
+    with open_source(source) as picture:
 
         def read(rows: slice) -> Target:
-            return reader.target_from_mask(read_values(picture.read(rows.start, rows.stop), name), name)
+            values = read_mask(picture.read(rows.start, rows.stop), name, colors=has_colors)
+            return reader.target_from_mask(values, name)
 
         yield OpenMask(name, picture.size, read)
 

@@ -10,9 +10,8 @@ from PIL import Image, features
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.pictures import open_picture
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.reader import open_source, read_image
 from data_utils.image_io.volumes import read_volume
-from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.annotations.coco import run_lengths
 from data_utils.sources.annotations.layout import find_file
 from inference.inputs import find_jobs
@@ -49,7 +48,7 @@ def test_a_pipe_is_no_volume(tmp_path, name):
 
 def test_a_pipe_is_not_read_in_windows(tmp_path):
     os.mkfifo(tmp_path / "a.npy")
-    with pytest.raises(ImageError, match="not a regular file"), open_windowed(tmp_path / "a.npy"):
+    with pytest.raises(ImageError, match="not a regular file"), open_source(tmp_path / "a.npy"):
         pass
 
 
@@ -57,7 +56,7 @@ def test_a_pipe_is_not_read_in_windows(tmp_path):
 def test_a_tiff_whose_codec_tifffile_lacks_is_read_whole(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.tif", compression="zstd")
-    with open_windowed(tmp_path / "a.tif") as picture:
+    with open_source(tmp_path / "a.tif") as picture:
         np.testing.assert_array_equal(np.asarray(picture.read(5, 9)), pixels[5:9])
 
 

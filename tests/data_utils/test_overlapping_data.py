@@ -13,7 +13,7 @@ from support.data_sets import load_info, unnoticed_changes
 from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
     class_bits,

@@ -12,7 +12,8 @@ from support.prediction import network_of
 from support.volumes import write_nifti, write_volume
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.windowed import WindowedArray, open_windowed
+from data_utils.image_io.reader import open_source
+from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from runtime.errors import ImageError, ModelError
 from tasks.classes.loss import Classes
@@ -188,7 +189,7 @@ def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
     predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=0.25))))
     pixels = np.random.default_rng(0).integers(0, 255, (96, 128, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.jpg")
-    with open_windowed(tmp_path / "a.jpg") as picture:
+    with open_source(tmp_path / "a.jpg") as picture:
         strips = torch.cat(list(predictor.strips(picture)), dim=1)
     (logits,) = predictor.logits_of_batch([predictor.inputs(tmp_path / "a.jpg")])
     torch.testing.assert_close(strips, logits)

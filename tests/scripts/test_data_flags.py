@@ -15,7 +15,7 @@ from support.rasters import NORTH_UP, scene, write_raster
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading import loaders
 from data_utils.loading.augmentation import STRENGTHS
-from data_utils.loading.samples import new_samples
+from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.hf_datasets import HFRows
 from data_utils.sources.load import load_records
 from data_utils.sources.streams.parquet import ParquetRows
@@ -121,7 +121,7 @@ def test_cache_decodes_images_once(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run.fresh("--cache").records[0] == run().records[0]
     assert len([*tmp_path.rglob("*.arrow")]) == 2  # a file for each split
-    with mock.patch("data_utils.loading.samples.decode_image", side_effect=AssertionError("decoded again")):
+    with mock.patch("data_utils.loading.dataset.decode_image", side_effect=AssertionError("decoded again")):
         assert run.fresh("--cache").values("train/loss") == run().values("train/loss")
 
 
@@ -171,13 +171,13 @@ def placed_folder(tmp_path) -> Path:
 @pytest.mark.flags("--place", "--no-place")
 def test_place_takes_masks_at_their_place_in_the_world_and_no_place_pixel_by_pixel(placed_folder):
     info = load_dataset_info(config("--dataset", placed_folder, "--place"))
-    _, target = new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)
+    _, target = TrainingDataset(info.train, info, info.preprocess()).load(0)
     assert info.channels == 4
     assert info.preprocess().place
     assert (target.mask[:5] == 255).all()
     assert (target.mask[:, 0] == 255).all()
     info = load_dataset_info(config("--dataset", placed_folder, "--no-place"))
-    pixels, target = new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)
+    pixels, target = TrainingDataset(info.train, info, info.preprocess()).load(0)
     image = np.array(Image.open(placed_folder / "images" / info.train.records.name(0)).convert("RGB"))
     assert info.channels == 3
     assert not info.preprocess().place

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable

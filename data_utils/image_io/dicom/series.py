@@ -13,7 +13,7 @@ from data_utils.image_io.dicom.headers import SUFFIXES, load_pydicom, read_heade
 from data_utils.image_io.dicom.planes import Plane, planes_of
 from data_utils.image_io.formats import PageFile, check_memory
 from data_utils.image_io.stored_volume import StoredVolume
-from data_utils.image_io.windowed_image import WindowedArray
+from data_utils.image_io.windowed import WindowedArray
 from runtime.documents import check_regular
 from runtime.parallel import map_indices
 
@@ -167,26 +167,31 @@ def _frames(path: str) -> Iterator[np.ndarray]:
     yield from load_pydicom().pixels.iter_pixels(path, raw=True)
 
 
-def open_dicom(file: PageFile, name: str, stack: ExitStack) -> WindowedArray | None:
-    """A DICOM file of one frame as an image, (H, W) or (H, W, 3) of red, green and blue; None for other files."""
-    source: Any = file.path
-    if isinstance(source, bytes):
-        if not starts_as_dicom(source):
+class DicomImage(WindowedArray):
+    """A DICOM file of one frame as an image, (H, W) or (H, W, 3) of red, green and blue."""
+
+    suffixes = (".dcm",)
+
+    @classmethod
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> WindowedArray | None:
+        source: Any = file.path
+        if isinstance(source, bytes):
+            if not starts_as_dicom(source):
+                return None
+            source = BytesIO(source)
+        elif not str(source).lower().endswith(SUFFIXES):
             return None
-        source = BytesIO(source)
-    elif not str(source).lower().endswith(SUFFIXES):
-        return None
-    else:
-        check_regular(source)
-    header = load_pydicom().dcmread(source)
-    frames = int(header.get("NumberOfFrames") or 1)
-    if frames != 1:
-        raise ValueError(f"it has {frames} frames; an image has one")
-    check_memory(3 * int(required(header, "Rows")) * int(required(header, "Columns")) * 2, "the image")
-    stored = header.pixel_array
-    if header.get("PhotometricInterpretation") == "MONOCHROME1":  # the lowest number is white
-        stored = sum(_stored_range(int(header.BitsStored), _is_signed(header))) - stored
-    pixels = load_pydicom().pixels.apply_modality_lut(stored, header)
-    if pixels.dtype.kind == "f":
-        pixels = pixels.astype(np.float32)
-    return WindowedArray(pixels)
+        else:
+            check_regular(source)
+        header = load_pydicom().dcmread(source)
+        frames = int(header.get("NumberOfFrames") or 1)
+        if frames != 1:
+            raise ValueError(f"it has {frames} frames; an image has one")
+        check_memory(3 * int(required(header, "Rows")) * int(required(header, "Columns")) * 2, "the image")
+        stored = header.pixel_array
+        if header.get("PhotometricInterpretation") == "MONOCHROME1":  # the lowest number is white
+            stored = sum(_stored_range(int(header.BitsStored), _is_signed(header))) - stored
+        pixels = load_pydicom().pixels.apply_modality_lut(stored, header)
+        if pixels.dtype.kind == "f":
+            pixels = pixels.astype(np.float32)
+        return cls(pixels)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask
-from data_utils.image_io.reader import read_mask
+from data_utils.image_io.formats import RenderedMask
+from data_utils.image_io.reader import IMAGE_SUFFIXES, read_mask
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, files_below, folder_in
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.image_io.formats import is_visible_file
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import AnnotationFormat, holds_pictures

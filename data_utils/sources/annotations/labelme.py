@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,7 +168,7 @@ def outline_of(shape: dict[str, Any], location: str) -> Outline:
 def _stamp(mask: Any, corner: tuple[int, int], location: str, picture: Image.Image, value: int) -> None:
     """Draw a mask, a PNG in base64, with its upper left corner there."""
     with image_errors(location):
-        stamp = open_picture(BytesIO(b64decode(mask)))
+        stamp = open_picture(b64decode(mask))
         if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
             raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
         picture.paste(value, corner, stamp.convert("L").point(lambda level: 255 * (level > 0)))

@@ -11,7 +11,8 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
+from data_utils.image_io.formats import RenderedMask, is_visible_file
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.folder import children, composed, split_folders, splits_below, walk, wanted_splits
 from data_utils.sources.records import AnnotationSummary, FileRow, Sources, SplitOpeners

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
-from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.image_io.formats import RenderedMask, is_visible_file
+from data_utils.image_io.reader import IMAGE_SUFFIXES, decode_mask, read_header
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths
 from data_utils.sources.folder import children, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows

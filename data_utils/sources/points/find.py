@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import LANDMARKS
-from data_utils.image_io.formats import IMAGE_SUFFIXES, PointSource, VolumeFile
+from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotated

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retry

@@ -42,7 +42,7 @@ def undecodable(tmp_path, monkeypatch) -> DatasetInfo:
     def decode_image(source: object, name: str, draft_for: Preprocess) -> None:
         raise ImageError(f"{name}: broken")
 
-    monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)
+    monkeypatch.setattr("data_utils.loading.dataset.decode_image", decode_image)
     info = load_info(write_folder(tmp_path / "data", 12, seed=0))
     return replace(info, normalization=Normalization((1, 2.5, 3), (1, 1, 1), ("uint8",)))
 

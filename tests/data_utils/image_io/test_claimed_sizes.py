@@ -15,9 +15,8 @@ from support.data_sets import load_info
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
-from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.volume_input import VolumeInput
 from inference.network_inputs import open_input
 from runtime.errors import DataError, ImageError
@@ -135,7 +134,7 @@ def test_a_picture_is_measured_before_it_is_decoded(bomb, read):
 
 
 def test_a_picture_is_measured_before_a_window_of_it_is_decoded(bomb):
-    with pytest.raises(ImageError, match="of memory"), open_windowed(bomb) as picture:
+    with pytest.raises(ImageError, match="of memory"), open_source(bomb) as picture:
         picture.read(0, 1)
 
 

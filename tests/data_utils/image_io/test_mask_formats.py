@@ -11,8 +11,7 @@ from PIL import Image
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split, total_pixels
 from data_utils.class_map import resolve_classes
-from data_utils.image_io.reader import read_header, read_mask
-from data_utils.image_io.windowed import open_windowed
+from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 
@@ -136,7 +135,7 @@ def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         assert np.array_equal(read_mask(content, name), values)
-        with open_windowed(tmp_path / name) as image:
+        with open_source(tmp_path / name) as image:
             assert np.array_equal(read_mask(image.read(3, 17, 2, 29), name), values[3:17, 2:29])
 
 
@@ -220,7 +219,7 @@ def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     picture.save(tmp_path / f"a{suffix}")
     whole = read_mask(tmp_path / f"a{suffix}", "a")
     assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
-    with open_windowed(tmp_path / f"a{suffix}") as picture:
+    with open_source(tmp_path / f"a{suffix}") as picture:
         np.testing.assert_array_equal(read_mask(picture.read(5, 25), "a"), whole[5:25])
         np.testing.assert_array_equal(read_mask(picture.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
 

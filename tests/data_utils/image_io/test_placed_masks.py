@@ -23,8 +23,7 @@ from data_utils.image_io.places import (
     read_grid,
     read_source_grid,
 )
-from data_utils.image_io.reader import read_header, read_mask
-from data_utils.image_io.windowed import open_windowed
+from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.sources.load import load_records
 from data_utils.sources.places import place_warnings, with_places
 from data_utils.sources.records import ListRows, Records
@@ -161,7 +160,7 @@ def coarse_mask(tmp_path):
 
 
 def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
-    with open_windowed(coarse_mask) as picture:
+    with open_source(coarse_mask) as picture:
         whole = np.asarray(picture.read(0, 8))
         monkeypatch.setattr(places, "ROWS", 3)
         assert np.array_equal(picture.read(0, 8), whole)

@@ -21,9 +21,8 @@ from support.rasters import NORTH_UP, scene, write_raster
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.rasters import band_indices, open_bands
-from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.windowed import open_windowed
-from data_utils.loading.samples import new_samples
+from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
+from data_utils.loading.dataset import TrainingDataset
 from runtime.errors import DataError, ImageError
 from tasks.drawing import to_rgb
 from unet.config import Preprocess
@@ -47,7 +46,7 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     assert np.array_equal(pixels, np.moveaxis(bands, 0, 2))
     assert not isinstance(pixels, np.ma.MaskedArray)
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
-    with open_windowed(path) as picture:
+    with open_source(path) as picture:
         assert picture.decodes_windows
         assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
 
@@ -177,7 +176,7 @@ def test_bands_are_chosen_by_name_or_number(tmp_path, chosen, indices):
     source = BandSource((str(path),), chosen)
     assert np.array_equal(read_image(source), pixels)
     assert read_header(source, "a") == ((40, 56), f"uint16 x {len(indices)}")
-    with open_windowed(source) as picture:
+    with open_source(source) as picture:
         assert np.array_equal(picture.read(3, 9), pixels[3:9])
 
 
@@ -202,7 +201,7 @@ def test_windows_of_codecs_that_rasterio_has_are_read_alone(tmp_path, compressio
     path = write_raster(tmp_path / "grey.tif", grey, compress=compression)
     with rasterio.open(path) as file:
         expected = file.read(1)
-    with open_windowed(path) as picture:
+    with open_source(path) as picture:
         assert picture.decodes_windows
         assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], expected[9:20, 5:31])
 
@@ -256,7 +255,7 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(tmp_p
             file.write(tile, window=Window(left, top, tile.shape[2], tile.shape[1]))
     with rasterio.open(path) as file:
         expected = np.moveaxis(file.read(masked=True), 0, 2)
-    with open_windowed(path) as picture:
+    with open_source(path) as picture:
         for rows, columns in WINDOWS * 2:
             window = picture.read(*rows, *columns)
             expected_window = expected[slice(*rows), slice(*columns)]
@@ -269,7 +268,7 @@ def test_bands_of_files_must_have_one_size(tmp_path):
     for number, size in enumerate([(8, 9), (8, 9), (7, 9)]):
         paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
     line = r"B0\.tif and .*B2\.tif: bands of 8 x 9 and 7 x 9 \(height x width\)"
-    with pytest.raises(ImageError, match=line), open_windowed(BandSource(tuple(paths), ())):
+    with pytest.raises(ImageError, match=line), open_source(BandSource(tuple(paths), ())):
         pass
 
 
@@ -333,7 +332,7 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
     read = read_image(path)
     assert read.shape == (2, 3, samples - 1)
     assert np.ma.getmaskarray(read).all(axis=2).tolist() == [[False, True, False], [False] * 3]
-    with open_windowed(Path(path)) as picture:
+    with open_source(Path(path)) as picture:
         assert picture.may_lack_data
 
 
@@ -409,7 +408,7 @@ def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_pat
         Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(tmp_path / "masks" / f"{name}.png")
     info = load_info(tmp_path, val_fraction=0.3)
     split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})  # it is taken for a large one
-    crops = new_samples(split, info, Preprocess(mean=(4.0,), std=(1.0,)), fit_targets=True)
+    crops = TrainingDataset(split, info, Preprocess(mean=(4.0,), std=(1.0,)))
     pixels, target = crops.load_crop(0, (24, 32), np.random.default_rng(0))
     assert (pixels[0, :6, :9] == 4).all()
     assert (pixels[0, 6:] == 1).all()

@@ -10,10 +10,9 @@ import pytest
 import tifffile
 
 from data_utils.image_io.formats import PageFile, VolumeFile
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.tiff import page_numbers, tiff_pages
 from data_utils.image_io.volumes import read_label_volume, read_volume
-from data_utils.image_io.windowed import open_windowed
 from runtime.errors import ImageError
 
 PLACE = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]  # tags of a GeoTIFF
@@ -34,8 +33,8 @@ def test_thumbnails_in_a_tiff_are_no_pages(tmp_path):
             tiff.write(grey[number:], photometric="minisblack")
             tiff.write(grey[::4, ::4], photometric="minisblack", subfiletype=1)
     assert tiff_pages(path) == [(0, (30, 33)), (2, (29, 33)), (4, (28, 33))]
-    with open_windowed(path, 2) as picture:
-        np.testing.assert_array_equal(picture.read(0, 29)[:, :, 0], grey[1:])
+    with open_source(path, page=2) as picture:
+        np.testing.assert_array_equal(read_image(picture.read(0, 29))[:, :, 0], grey[1:])
     np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], grey[1:])
 
 
@@ -59,7 +58,7 @@ def test_a_tiff_whose_side_is_no_number_above_zero_is_an_image_error(tmp_path, t
     (tmp_path / "a.tif").write_bytes(content)
     with (
         pytest.raises(ImageError, match=r"a\.tif cannot be read \(a side of it is"),
-        open_windowed(tmp_path / "a.tif"),
+        open_source(tmp_path / "a.tif"),
     ):
         pass
 
@@ -94,7 +93,7 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
         colors = pages[..., :3] if samples == 4 else pages  # without alpha
         for source in (path, path.read_bytes(), PageFile(str(path), reads_place=False)):
             assert np.array_equal(read_image(source, page=1), colors[1])
-        with open_windowed(path, 1) as image:
+        with open_source(path, page=1) as image:
             assert np.array_equal(read_image(image.read(3, 17, 2, 29)), colors[1, 3:17, 2:29])
         stack = VolumeFile((str(path),))
         assert np.array_equal(read_volume(stack, "a")[0], colors)

@@ -1,6 +1,6 @@
 """Where training crops are taken, as in older runs, and crops of images too large to be decoded whole.
 
-Module: data_utils/loading/samples.py.
+Module: data_utils/loading/crops.py.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from data_utils.image_io import reader
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.crops import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.loading.samples import crop_around, crop_window
 from unet.config import IGNORE_INDEX, Preprocess
 
 
@@ -191,7 +191,7 @@ def decoded_names(monkeypatch) -> list[str]:
         names.append(name)
         return reader.decode_image(source, name, draft_for=draft_for)
 
-    monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)
+    monkeypatch.setattr("data_utils.loading.dataset.decode_image", decode_image)
     return names
 
 

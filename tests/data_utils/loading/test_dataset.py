@@ -1,6 +1,6 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images.
 
-Modules: data_utils/loading/samples.py, data_utils/loading/loaders.py.
+Modules: data_utils/loading/dataset.py, data_utils/loading/loaders.py.
 """
 
 import itertools
@@ -26,8 +26,7 @@ from data_utils.loading.augmentation import augment, pack_augmentations, sample_
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
-from data_utils.loading.samples import ImageSamples, VolumeSamples
-from data_utils.sources.records import ListRows, Records
+from data_utils.sources.records import ListRows, Metadata, Records
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
 from tasks.overlapping.reader import OverlapReader
@@ -205,14 +204,14 @@ def drawn_crop(info: DatasetInfo, seed: int, epoch: int, index: int) -> tuple[Tr
 @pytest.mark.parametrize(("seed", "epoch", "index"), KEYS)
 def test_a_crop_is_drawn_by_seed_epoch_and_image_alone(info, seed, epoch, index):
     dataset, _, crop = drawn_crop(info, seed, epoch, index)
-    image, target = dataset.samples.load(index)
-    window = dataset.samples.choose_window(index, target, (8, 8), np.random.default_rng([seed, epoch, index, 1]))
+    image, target = dataset.load(index)
+    window = dataset.choose_window(index, target, (8, 8), np.random.default_rng([seed, epoch, index, 1]))
     assert (crop == image[(slice(None), *(slice(*side) for side in window))]).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_one_crop_in_three_is_taken_around_a_pixel_that_a_target_names(info, seed):
-    samples = ImageSamples(info.train, info, Preprocess(), fit_targets=True)
+    samples = TrainingDataset(info.train, info, Preprocess())
     target = SimpleNamespace(locations=lambda: [np.array([[15, 3]])], shape=(16, 24))
     rows, columns = samples.choose_window(0, target, (2, 2), np.random.default_rng(seed))
     is_around = np.random.default_rng(seed).random() < 1 / 3
@@ -229,8 +228,8 @@ def one_bad(request, info, tmp_path, monkeypatch) -> tuple[TrainingDataset | Eva
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip", crop_size=None))
     dataset = dataset_type(replace(info.train, bad={1: "b.png: is damaged"}), skipping, Preprocess())
-    load, loaded_indices = dataset.samples.load, []
-    dataset.samples.load = lambda index: loaded_indices.append(index) or load(index)
+    load, loaded_indices = dataset.load, []
+    dataset.load = lambda index: loaded_indices.append(index) or load(index)
     if is_cached:
         dataset.cache()
     return dataset, loaded_indices
@@ -260,7 +259,7 @@ SEEDS_OF_CLASSES = [seed for seed in range(12) if np.random.default_rng(seed).ra
 @pytest.mark.parametrize("seed", SEEDS_OF_CLASSES[:2])
 def test_a_crop_around_a_class_that_may_overlap_lies_around_a_pixel_of_one(info, seed):
     reader = OverlapReader(("a", "b"))
-    samples = ImageSamples(info.train, replace(info, reader=reader), Preprocess(), fit_targets=True)
+    samples = TrainingDataset(info.train, replace(info, reader=reader), Preprocess())
     truth = np.zeros((16, 24), np.int32)
     truth[15, 3] = 2
     target = OverlapTarget(truth, np.full_like(truth, 3))
@@ -272,7 +271,7 @@ def test_a_crop_around_a_class_that_may_overlap_lies_around_a_pixel_of_one(info,
 def test_an_image_of_other_channels_is_named(info):
     two_channels = replace(info, normalization=Normalization((0.0, 0.0), (1.0, 1.0), ()))
     split = replace(info.train, class_locations={1: [np.zeros((1, 2), int)]})
-    samples = ImageSamples(split, two_channels, Preprocess(), fit_targets=True)
+    samples = TrainingDataset(split, two_channels, Preprocess())
     message = f"^{re.escape(split.records.name(1))}: has 3 channels, the model takes 2"
     with pytest.raises(ImageError, match=message):
         samples.load(1)
@@ -283,9 +282,9 @@ def test_an_image_of_other_channels_is_named(info):
 def test_a_volume_of_other_channels_is_named(info, tmp_path):
     files = [str(write_volume(tmp_path / f"{name}.nii", np.zeros((3, 4, 5), np.int16))) for name in "ab"]
     record = {"image": VolumeFile(tuple(files)), "target": None, "name": "case 7"}
-    split = replace(info.train, records=Records(ListRows([record])))
+    split = replace(info.train, records=Records(ListRows([record]), Metadata(dims=3)))
     with pytest.raises(ImageError, match=r"^case 7: has 2 channels, the model takes 3$"):
-        VolumeSamples(split, info, Preprocess(), fit_targets=True).load(0)
+        TrainingDataset(split, info, Preprocess()).load(0)
 
 
 def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):

@@ -8,7 +8,8 @@ import tifffile
 from support.inputs import read_input
 from support.rasters import write_raster
 
-from data_utils.image_io.windowed import WindowedArray, open_windowed
+from data_utils.image_io.reader import open_source
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
@@ -124,7 +125,7 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
     bands[:, :6, :9] = 0
     bands[:4, 12:15] = 0  # one band holds data
     path = write_raster(tmp_path / "a.tif", bands, nodata=0)
-    with open_windowed(path) as picture:
+    with open_source(path) as picture:
         network_input = ImageInput(picture, Preprocess(scale=scale, mean=(4.0,) * 5, std=(1.0,) * 5), 5)
         height, width = network_input.size
         rows = ((np.arange(height) + 0.5) * 24 / height).astype(int)
@@ -136,7 +137,7 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         assert missing.any()
         assert network_input.missing(((height - 4, height), (0, 4))) is None
     full = write_raster(tmp_path / "b.tif", bands)
-    with open_windowed(full) as picture:
+    with open_source(full) as picture:
         assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
 
 

@@ -75,7 +75,7 @@ def corner_of(patch: torch.Tensor, whole: np.ndarray) -> tuple[int, ...]:
 @pytest.mark.parametrize("epoch", range(4))
 def test_a_patch_is_a_part_of_the_volume_with_its_mask(patches, epoch):
     decoded, cached = patches
-    (whole,), target = decoded.samples.load(1)
+    (whole,), target = decoded.load(1)
     assert whole.shape == (20, 24, 28)
     assert target.mask.shape == (20, 24, 28)
     (image,), patch_target, augmentation, _, problem = cached[Slot(1, epoch, (8, 12, 16))]
@@ -99,7 +99,7 @@ def test_a_patch_is_all_that_is_copied_of_the_cache(tmp_path):
     dataset.cache()
     image, target, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
     assert image.shape == (1, 8, 12, 16)
-    whole, whole_target = dataset.samples.decoded[0]
+    whole, whole_target = dataset.decoded[0]
     assert np.shares_memory(image, whole)
     assert np.shares_memory(target.mask, whole_target.mask)
 
@@ -121,7 +121,7 @@ def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
     info = write_volumes(tmp_path, [(20, 40, 40)], (2.0, 1.0, 1.0), crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    assert dataset.samples.decoded[0][1].mask.shape == (40, 40, 40)
+    assert dataset.decoded[0][1].mask.shape == (40, 40, 40)
     patches_with_class = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
     assert 9 <= patches_with_class <= 33
 

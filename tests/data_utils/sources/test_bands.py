@@ -13,7 +13,7 @@ from support.rasters import scene, write_raster
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource
-from data_utils.loading.samples import new_samples
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.sources.load import load_records
 from data_utils.sources.pictures import band_names, bands_in, find_scenes, scene_folders
 from data_utils.sources.places import as_model_reads
@@ -53,7 +53,7 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
     assert one.preprocess().bands == several.preprocess().bands == ("B03", "B11")
     images = []
     for info in (one, several):
-        images.append(new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)[0])
+        images.append(TrainingDataset(info.train, info, info.preprocess()).load(0)[0])
     assert np.array_equal(*images)
 
 
@@ -71,7 +71,7 @@ def test_images_of_both_splits_have_the_bands_that_are_chosen(tmp_path, bands):
 def test_the_network_sees_the_mean_where_there_is_no_data(tmp_path):
     info = load_info(write_scenes(tmp_path), task="classes")
     preprocess = info.preprocess()
-    pixels, _ = new_samples(info.train, info, preprocess, fit_targets=True).load(0)
+    pixels, _ = TrainingDataset(info.train, info, preprocess).load(0)
     assert np.allclose(pixels[:, 0], np.round(preprocess.mean)[:, None])
 
 
@@ -85,7 +85,8 @@ def test_the_network_learns_nothing_where_there_is_no_data(
 ):
     info = load_info(write_scenes(tmp_path), task="classes")
     preprocess = replace(info.preprocess(), scale=scale)
-    _, target = new_samples(info.train, info, preprocess, fit_targets=fit_targets).load(0)
+    dataset = TrainingDataset if fit_targets else EvaluationDataset
+    _, target = dataset(info.train, info, preprocess).load(0)
     assert target.main.shape == size
     assert (target.main[:unknown_rows] == 255).all()
     assert (target.main[known_from:] != 255).all()

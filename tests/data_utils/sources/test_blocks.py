@@ -11,7 +11,7 @@ from support.rasters import NORTH_UP, feature, scene, square, write_geojson, wri
 from data_utils.config import DataConfig
 from data_utils.image_io.places import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.loading.samples import new_samples
+from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources import blocks
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
@@ -111,7 +111,7 @@ def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
     write_scene(tmp_path)
     info = load_dataset_info(config(tmp_path, crop_size=(32, 40)))
     assert sorted(info.train.class_locations) == list(range(len(info.train)))
-    samples = new_samples(info.train, info, info.preprocess(), fit_targets=True)
+    samples = TrainingDataset(info.train, info, info.preprocess())
     (number,) = [i for i, record in enumerate(info.train.records) if record["name"] == "0_0_0.tif"] or [0]
     whole, target = samples.load(number)
     for seed in range(3):

@@ -12,8 +12,8 @@ from support.partly_labeled import CLASSES, SIZE, banded_info, write_bands
 
 from data_utils.analysis.content import content_key
 from data_utils.config import DataConfig
+from data_utils.loading.crops import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.loading.samples import crop_window
 from train_utils.check_data import check_data
 
 BAND = SIZE[0] // 4 * SIZE[1]  # pixels of a class
@@ -35,7 +35,7 @@ def car_sample(twelve_images):
     _, data = twelve_images
     dataset = TrainingDataset(data.train, data, data.preprocess())
     index = next(i for i in range(len(data.train)) if data.train.records.label_set(i) == ("car",))
-    return data, dataset, index, dataset.samples.load(index)[1]
+    return data, dataset, index, dataset.load(index)[1]
 
 
 def test_pixels_count_only_where_their_class_is_labeled(twelve_images):
@@ -62,7 +62,7 @@ def are_crops_chosen_among(labels: np.ndarray, car_sample: tuple) -> bool:
     """Whether crops of the sample are those that would be chosen among these labels."""
     _, dataset, index, target = car_sample
     for seed in range(20):
-        window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
+        window = dataset.choose_window(index, target, (4, 4), np.random.default_rng(seed))
         if crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) != window:
             return False
     return True

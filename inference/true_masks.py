@@ -130,7 +130,8 @@ class TruthFolder:
         output_format = self.output_format
         if isinstance(source, str | Path):
             source = PageFile(source)
-        assert isinstance(source, MaskFile)
+        if not isinstance(source, MaskFile):
+            return None
         if output_format.class_folders:
             _, *classes = output_format.names
             if isinstance(source, LayeredMask):

@@ -95,6 +95,13 @@ def keep_freed_memory(device: torch.device) -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def give_back_freed_memory() -> None:
+    """Have glibc give back the freed memory that `keep_freed_memory` keeps, before other large arrays are made."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def available_bytes() -> int:
     """This process's share of the free memory of the machine, or of the container or job that it runs in."""
     available = psutil.virtual_memory().available

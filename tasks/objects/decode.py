@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from runtime.errors import DataError, SettingsError
+from runtime.machine import give_back_freed_memory
 from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
@@ -170,6 +171,8 @@ def _separate(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarr
     """The box of each object, as an index of the answers, and the object's pixels in the box, bool."""
     from scipy import ndimage
 
+    if isinstance(answers, np.memmap):
+        give_back_freed_memory()  # of tiles, which are all computed
     components, _ = ndimage.label(answers)
     release(answers)
     for component, box in enumerate(ndimage.find_objects(components), 1):

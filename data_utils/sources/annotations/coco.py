@@ -291,8 +291,7 @@ def number_categories(files: Sequence[CocoFile], *, by_name: bool) -> tuple[Name
     if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     ordered = list(names.values()) if by_name else [names[number] for number in sorted(names)]
-    classes, values = number_classes(ordered, str(files[0].path))
-    return classes, dict(zip(ordered, values, strict=True))
+    return number_classes(ordered, str(files[0].path))
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:

@@ -211,9 +211,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
-    classes, numbers = number_classes(names, str(labels_file or root))
-    values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
-    values |= dict(zip(names, numbers, strict=True))
+    classes, values = number_classes(names, str(labels_file or root))
+    values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX} | values
     openers: SplitOpeners = {}
     for split, folders in splits.items():
         openers[split] = partial(open_records, folders, files_by_split[split], classes, values, allow_unpaired)

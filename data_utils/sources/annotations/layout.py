@@ -160,7 +160,7 @@ def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> 
     return next(files_below(folder, suffixes), None) is not None
 
 
-def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, list[int]]:
+def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, dict[str, int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
     A class that is called background is the background, and none has 255, which is ignored. Raises DataError, with
@@ -174,7 +174,7 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, l
     for number, name in enumerate(objects, 1):
         value_by_name[name] = number if number < IGNORE_INDEX else number + 1
     classes = tuple((value, name) for name, value in value_by_name.items())
-    return classes, [value_by_name.get(name, 0) for name in names]
+    return classes, dict.fromkeys(names, 0) | value_by_name
 
 
 def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClasses) -> AnnotationSummary:

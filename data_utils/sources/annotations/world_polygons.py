@@ -195,8 +195,7 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     if files and not labels:
         raise DataError(f"{folder}: its files of polygons hold no polygon")
     names_in_order = sorted(labels, key=natural_sort_key)
-    classes, numbers = number_classes(names_in_order, str(folder))
-    values = dict(zip(names_in_order, numbers, strict=True))
+    classes, values = number_classes(names_in_order, str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     # a file of all images does not tell which of them have polygons
     empty = len(files) - annotated

@@ -142,8 +142,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         names = [line.strip() for line in lines_of(names_file) if line.strip()]
     else:
         names = read_settings(names_file)["names"]
-    classes, numbers = number_classes(names, str(names_file))
-    values = dict(enumerate(numbers))
+    classes, value_by_name = number_classes(names, str(names_file))
+    values = {index: value_by_name[name] for index, name in enumerate(names)}
     openers: SplitOpeners = {}
     for split, (images, _) in splits.items():
         openers[split] = partial(open_records, images, root, classes, values, allow_unpaired)

@@ -68,8 +68,7 @@ def test_a_long_name_is_looked_for_in_no_time():
 
 def test_long_run_lengths_are_refused_in_no_time():
     begin = time.process_time()
-    with pytest.raises(ValueError):
-        run_lengths("o" * 10**6)
+    assert run_lengths("o" * 10**6) == []
     assert time.process_time() - begin < 1
 
 

@@ -145,10 +145,7 @@ def read_runs(segmentation: Any, size: tuple[int, int], location: str) -> np.nda
             f"{location} is no RLE of {size[0]} x {size[1]} (height x width): size {rle.get('size')}, counts"
             f" {type(counts).__name__}"
         )
-    try:
-        runs = run_lengths(counts) if isinstance(counts, str) else counts
-    except ValueError as error:
-        raise DataError(f"{location} {error}") from error
+    runs = run_lengths(counts) if isinstance(counts, str) else counts
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != size[0] * size[1]:
         raise DataError(f"{location} has run lengths that do not add up to {size[0]} x {size[1]} pixels")
     return np.array(runs)
@@ -158,14 +155,14 @@ def run_lengths(text: str) -> list[int]:
     """Run lengths of a compressed RLE: groups of 5 bits, lowest first; each run less the one two before.
 
     Each character is 48 more than 5 bits and, as bit 5, whether others follow; bit 4 of the last one is the sign.
-    Raises ValueError for other characters, and for a number that no picture is large enough for.
+    Nothing for a text with other characters, or with a number that no picture is large enough for.
     """
     runs: list[int] = []
     number = shift = 0
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or shift > LONGEST_RUN:
-            raise ValueError(f"has run lengths that do not add up: {character!r} is no part of one here")
+            return []
         number |= (bits & 31) << shift
         shift += 5
         if not bits & 32:

@@ -117,12 +117,12 @@ def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
         flat = np.array(points, np.float64).ravel()
     except (TypeError, ValueError):  # text, objects, lists of different lengths
         raise DataError(f"{location} has points that are not pairs of numbers") from None
-    if flat.size % 2:
-        raise DataError(f"{location} has {flat.size} coordinates, an odd number")
-    if flat.size < 2 * least:
-        raise DataError(f"{location} has {flat.size // 2} points, at least {least} are needed")
-    if not (np.abs(flat) < MAX_PIXEL_DISTANCE).all():  # NaN too
-        raise DataError(f"{location} has a coordinate that is NaN, infinite or far outside the image")
+    farthest = np.abs(flat).max(initial=0)
+    if flat.size % 2 or flat.size < 2 * least or not farthest < MAX_PIXEL_DISTANCE:  # NaN too
+        raise DataError(
+            f"{location} has {flat.size} coordinates up to {farthest:g}, expected {least} pairs or more, up to"
+            f" {MAX_PIXEL_DISTANCE:,.0f}"
+        )
     return flat.reshape(-1, 2)
 
 
@@ -171,6 +171,4 @@ def fill_runs(runs: np.ndarray, picture: Image.Image, value: int) -> None:
     right = -(-ends[reached[-1]] // height)
     ends = ends.clip(left * height, right * height)  # only columns that are reached are made
     columns = np.repeat(255 * is_inside, np.diff(ends, prepend=left * height)).reshape(right - left, height)
-    rows = np.flatnonzero(columns.any(axis=0))
-    shape = columns[:, rows[0] : rows[-1] + 1].T
-    picture.paste(value, (int(left), int(rows[0])), Image.fromarray(np.ascontiguousarray(shape)))
+    picture.paste(value, (int(left), 0), Image.fromarray(np.ascontiguousarray(columns.T)))

@@ -20,13 +20,25 @@ def folder(tmp_path) -> Path:
 
 
 BAD_OBJECTS = {
-    "two points": (entry(17, 1, 3, [[1, 1, 5, 5]]), "annotation 17 of 1.png: polygon 1 has 2 points, at least 3"),
+    "two points": (
+        entry(17, 1, 3, [[1, 1, 5, 5]]),
+        "annotation 17 of 1.png: polygon 1 has 4 coordinates up to 5, expected 3 pairs",
+    ),
     "objects": (entry(17, 1, 3, [[{}] * 6]), "annotation 17 of 1.png: polygon 1 has points that are not pairs"),
-    "odd": (entry(17, 1, 3, [[1, 1, 5, 5, 6]]), "annotation 17 of 1.png: polygon 1 has 5 coordinates, an odd number"),
-    "second part": (entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]), "annotation 17 of 1.png: polygon 2 has 1 points"),
+    "odd": (
+        entry(17, 1, 3, [[1, 1, 5, 5, 6]]),
+        "annotation 17 of 1.png: polygon 1 has 5 coordinates up to 6, expected",
+    ),
+    "second part": (
+        entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]),
+        "annotation 17 of 1.png: polygon 2 has 2 coordinates up to 1",
+    ),
     "text": (entry(17, 1, 3, [["a", "b"] * 3]), "annotation 17 of 1.png: polygon 1 has points that are not"),
-    "NaN": (entry(17, 1, 3, [[1, 1, 5, float("nan"), 9, 9]]), "polygon 1 has a coordinate that is NaN"),
-    "far": (entry(17, 1, 3, [[1, 1, 5, 1e12, 9, 9]]), "polygon 1 has a coordinate that is NaN, infinite or far"),
+    "NaN": (entry(17, 1, 3, [[1, 1, 5, float("nan"), 9, 9]]), "polygon 1 has 6 coordinates up to nan, expected"),
+    "far": (
+        entry(17, 1, 3, [[1, 1, 5, 1e12, 9, 9]]),
+        "polygon 1 has 6 coordinates up to 1e+12, expected 3 pairs or more, up to 100,000",
+    ),
     "box only": (entry(17, 1, 3, []), "annotation 17 of 1.png has a box but no segmentation"),
     "null": (entry(17, 1, 3, None), "annotation 17 of 1.png has a box but no segmentation"),
     "category": (

@@ -128,13 +128,13 @@ BAD_LINES = {
     "long number": (f"{'9' * 5000} 0 0 1 0 1 1", "line 2 is of class 999"),
     "name": ("car 0 0 1 0 1 1", "line 2 is of class car, classes are 0 to 1"),
     "negative": ("-1 0 0 1 0 1 1", "line 2 is of class -1, classes are 0 to 1"),
-    "two points": ("0 0.1 0.1", "line 2: polygon has 1 points, at least 3 are needed"),
-    "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates, an odd number"),
+    "two points": ("0 0.1 0.1", "line 2: polygon has 2 coordinates up to 0.1, expected 3 pairs or more"),
+    "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates up to 1, expected 3 pairs"),
     "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
     "pixels": ("0 0 0 31 0 31 12", "line 2: polygon has a coordinate of 31; they are shares of the size"),
     "just too far": ("0 0 0 2 0 2.001 1", "line 2: polygon has a coordinate of 2.001; they are shares"),
     "too far to the left": ("0 0 0 -2.5 0 1 1", "line 2: polygon has a coordinate of 2.5; they are shares"),
-    "NaN": ("0 0 0 1 0 1 nan", "line 2: polygon has a coordinate that is NaN"),
+    "NaN": ("0 0 0 1 0 1 nan", "line 2: polygon has 6 coordinates up to nan, expected 3 pairs"),
 }
 
 

@@ -6,10 +6,12 @@ those of its task.
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
+from data_utils.sources.folder import USUAL_FOLDERS, children, is_readable, names_in
 from data_utils.sources.places import place_warnings
-from data_utils.sources.records import annotation_summaries
+from data_utils.sources.records import FileRows, annotation_summaries
 from data_utils.sources.volumes import voxel_size_warnings
 from runtime.console import counted, listing
 
@@ -164,6 +166,22 @@ def never_labeled(findings: Findings) -> Iterator[str]:
             yield f"no {use} image is labeled for {listing(missing)}, {consequence}"
 
 
+def fields_of_view(findings: Findings) -> Iterator[str]:
+    """Masks in mask/ beside a folder of as many other files: mask/ of DRIVE and HRF is the field of view."""
+    for records in findings.records:
+        folder = Path(records.rows.folders[1]) if isinstance(records.rows, FileRows) else None
+        if folder is None or folder.name.lower() != "mask":
+            continue
+        count = sum(map(is_readable, names_in(folder)))
+        for name, other in children(folder.parent).items():
+            if name not in USUAL_FOLDERS and sum(map(is_readable, names_in(other))) == count:
+                yield (
+                    f"the masks are those of {folder}; {other.name}/ beside it holds as many files, which are not read:"
+                    f" if these are the masks, move {folder.name}/ away and rename {other.name}/ to masks/"
+                )
+                return
+
+
 def places(findings: Findings) -> Iterator[str]:
     """Masks that are shifted against their images in the world, and voxels of unlikely sizes."""
     yield from place_warnings(findings.records)
@@ -179,5 +197,6 @@ CHECKS: tuple[Check, ...] = (
     unlisted_images,
     unlabeled_images,
     never_labeled,
+    fields_of_view,
     places,
 )

@@ -12,6 +12,7 @@ from support.coco_files import box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder
 from support.inspections import findings_of, split_of
+from support.picture_folders import write_pictures
 
 from data_utils.analysis.checks import find_warnings
 from data_utils.analysis.inspection import SplitInspection
@@ -32,6 +33,15 @@ def warnings_of(*splits: SplitInspection, class_map: ClassMap = CLASSES) -> list
 
 def test_good_masks_give_no_warning(tmp_path):
     assert load_info(write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))).warnings == ()
+
+
+def test_a_folder_mask_beside_another_of_as_many_files_may_be_the_field_of_view(tmp_path):
+    folder = write_folder(tmp_path / "training", 4, seed=0, values=(0, 1))
+    (folder / "masks").rename(folder / "mask")
+    assert load_info(tmp_path).warnings == ()
+    write_pictures(folder, *(f"1st_manual/{number}.gif" for number in range(4)))
+    (line,) = load_info(tmp_path).warnings
+    assert line.startswith(f"the masks are those of {folder}/mask; 1st_manual/ beside it holds as many files")
 
 
 @pytest.mark.parametrize(

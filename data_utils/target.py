@@ -58,15 +58,6 @@ class Target:
         return cls(*arrays)
 
     @classmethod
-    def zeros(cls: type[AnyTarget], shape: Sequence[int], device: torch.device) -> AnyTarget:
-        """A batch (B, *spatial) of zeros, as large in memory as a batch in training."""
-        tensors = []
-        for entry in fields(cls):
-            field_shape = shape[:1] if _is_image_label(entry) else shape
-            tensors.append(torch.zeros(*field_shape, dtype=torch.int64, device=device))
-        return cls(*tensors)
-
-    @classmethod
     def stack(cls: type[AnyTarget], targets: Sequence[AnyTarget]) -> AnyTarget:
         """A batch of targets of one shape, whose fields are tensors."""
         return cls(*map(torch.stack, zip(*(target.arrays() for target in targets), strict=True)))

@@ -208,9 +208,10 @@ class Task(ABC):
         """
         return self.target.unknown(shape)
 
-    def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:
-        """A batch of targets of a shape (B, *spatial), as large in memory as a batch in training."""
-        return self.target.zeros(shape, device)
+    def unknown_batch(self, shape: Sequence[int], device: torch.device) -> Target:
+        """A batch of unknown targets of a shape (B, *spatial), as large in memory as a batch in training."""
+        target = self.unknown_target(shape[1:]).map(torch.from_numpy)
+        return self.target.stack([target] * shape[0]).to(device).for_loss()
 
     def at_level(self, targets: OwnTarget, factors: Sequence[int]) -> Target:
         """The targets (B, *spatial) of a coarser level of deep supervision.

@@ -210,7 +210,7 @@ class MemoryTrial:
         _reserved = torch.empty(self.reserved_bytes(batch_split), dtype=torch.uint8, device=device)  # held to the end
         size = batch_split.micro_batch_size
         images = channels_last(torch.rand((size, *self.shape), device=device))
-        targets = self.task.zero_targets((size, *self.shape[1:]), device)
+        targets = self.task.unknown_batch((size, *self.shape[1:]), device)
         criterion = StepLoss(self.task, strides=self.network.head_strides)  # a trial needs no other process
         with self.accelerator.autocast():
             logits = trial(images)

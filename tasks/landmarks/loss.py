@@ -10,13 +10,12 @@ from torch import Tensor
 
 from data_utils.config import LANDMARKS
 from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
+from data_utils.sources.points.files import FORMATS
 from runtime.device import full_precision, upload_like, widest_float
 from tasks.landmarks.scores import COLUMNS, LandmarkScores
 from tasks.landmarks.target import PointTarget, unknown_points
 from tasks.task import Task
 from unet.config import UNetConfig
-
-LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
 
 # If the network doubts a point, the presence term raises all its positions alike, also wrong ones: a smaller weight
 # leaves fewer points far off (docs/landmarks.md).
@@ -58,7 +57,7 @@ class Landmarks(Task):
         partners: for each point, the index of the point that it becomes in the mirror image.
         mirrors: whether training mirrors images; predictions then average over the image and its mirror image.
         unit: the unit of errors: "px" of the image's file, or "mm".
-        layout: the format of the points' files, one of LAYOUTS; predictions are written in it.
+        layout: the format of the points' files, one of `points.files.FORMATS`; predictions are written in it.
         space: the coordinates of the points in these files: "pixels", or mm in "LPS" or "RAS".
         always_there: the indices of points that are present in all training images. The network has never seen such a
             point absent, so predictions never call it absent.
@@ -71,7 +70,7 @@ class Landmarks(Task):
     partners: tuple[int, ...] = ()
     mirrors: bool = True
     unit: str = "px"
-    layout: str = LAYOUTS[0]
+    layout: str = "long"
     space: str = "pixels"
     always_there: tuple[int, ...] = ()
     absent: str = "unknown"
@@ -92,10 +91,6 @@ class Landmarks(Task):
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
         return unknown_points(self.outputs, shape)
-
-    def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
-        target = self.unknown_target(shape[1:]).map(torch.from_numpy)
-        return PointTarget.stack([target] * shape[0]).to(device)
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
         factor = upload_like(factors, targets.points)
@@ -175,7 +170,7 @@ class Landmarks(Task):
             raise ValueError(f"partners {partners} of {len(names)} points")
         if not set(always_there) <= set(range(len(names))):
             raise ValueError(f"always_there {always_there} of {len(names)} points")
-        if task.layout not in LAYOUTS:
+        if task.layout not in FORMATS:
             raise ValueError(f"layout {task.layout!r}")
         if task.absent not in ABSENCES:
             raise ValueError(f"absent {task.absent!r}")

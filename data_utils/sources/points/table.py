@@ -90,7 +90,7 @@ class PointTable:
     """The points that files of one format list.
 
     Args:
-        layout: the format, one of `tasks.landmarks.loss.LAYOUTS`.
+        layout: the format, one of `files.FORMATS`.
         axes: the number of axes, 2 or 3.
         entries: the points of N images.
         space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.

@@ -72,7 +72,7 @@ PARTLY_KNOWN = target_of([[1, 1, 0, 0]], mask=[[1, 255, 0, 0]])
 
 def test_the_host_reads_nothing_of_a_device_to_render_objects():
     device = torch.device("meta")  # it has no values: reading one raises
-    assert Objects().render(Objects().zero_targets((2, 6, 4), device)).depth.device == device
+    assert Objects().render(Objects().unknown_batch((2, 6, 4), device)).depth.device == device
 
 
 def test_depth_is_learned_where_pixels_are_known():

@@ -10,7 +10,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import Record
 from data_utils.targets.reader import TargetReader
-from tasks.drawing import busiest_voxel, join_in_row, orthogonal_slices, to_rgb
+from tasks.drawing import busiest_voxel, orthogonal_slices, to_rgb
 from tasks.tables import Table, markdown_text
 
 
@@ -28,21 +28,6 @@ class Figure(NamedTuple):
     picture: np.ndarray | None = None
     source: str | None = None
     table: Table | None = None
-
-
-class Example(NamedTuple):
-    """A validation record with its truth and its prediction.
-
-    Args:
-        image: (H, W, C).
-        truth: an (H, W) mask, or a `PointTarget`; None where the points are drawn on the image already.
-        pred: an (H, W) mask, or (K, 3) y, x and presence of each point.
-    """
-
-    name: str
-    image: np.ndarray
-    truth: Any
-    pred: Any
 
 
 class Section:
@@ -92,28 +77,24 @@ class Section:
             return {}
         return {name: f"rgb{tuple(color)}" for name, color in zip(self.names, self.colors.tolist(), strict=True)}
 
-    def example(self, record: Record, pred: np.ndarray) -> Example:
-        """A record with its truth and its prediction; of a volume the three planes that show most of the truth."""
+    def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
+        """The `views` of a record and its prediction; of a volume those of the planes that show most of the truth."""
         reader = self.reader
         name = record["name"]
         if not isinstance(record["image"], VolumeFile):
             image = read_image(record["image"], name)
             size = image.shape[:2]
-            return Example(name, image, reader.shown_truth(reader.read(record, size, size)), pred)
+            return self.views(image, reader.shown_truth(reader.read(record, size, size)), pred)
         voxels, header = read_volume(record["image"], name)
         truth = reader.shown_truth(reader.read_volume(record, header))
         center = busiest_voxel(truth)
         unknown = reader.target.unknown_label()
         masks = [truth, pred.astype(truth.dtype, copy=False)]
         planes = [orthogonal_slices(mask, center, header.spacing, fill=unknown) for mask in masks]
-        return Example(name, orthogonal_slices(voxels, center, header.spacing), *planes)
-
-    def panel(self, example: Example) -> np.ndarray:
-        """One picture, uint8 (H, W, 3), of the image, the truth and the prediction."""
-        return join_in_row(list(self.views(example.image, example.truth, example.pred).values()))
+        return self.views(orthogonal_slices(voxels, center, header.spacing), *planes)
 
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
-        """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
+        """Pictures of one size, by label, of an image (H, W, C), its true and its predicted mask; uint8 (H, W, 3)."""
         return {"image": to_rgb(image), "truth": to_rgb(truth), "prediction": to_rgb(pred)}
 
     def figures(self, scores: Any) -> list[Figure]:

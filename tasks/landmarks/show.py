@@ -5,15 +5,14 @@ import numpy as np
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
-from data_utils.point_states import FOUND, PRESENT
+from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
 from tasks.charts import error_plot
 from tasks.drawing import enlarge_picture, point_colors, render_points, render_volume_points, to_rgb
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE, LandmarkScores
-from tasks.landmarks.target import PointTarget
-from tasks.section import Example, Figure, Section
+from tasks.section import Figure, Section
 
 
 class LandmarkSection(Section):
@@ -45,8 +44,8 @@ class LandmarkSection(Section):
     def description(self) -> str:
         return f"Detection of {len(self.names)} landmarks: {self.listed_names()}."
 
-    def example(self, record: Record, pred: np.ndarray) -> Example:
-        """A record with its points; of a volume planes through their middle, with the points on them."""
+    def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
+        """The image without and with its points; of a volume the planes through their middle, with the points."""
         name = record["name"]
         points = PredictedPoints.from_prediction(pred)
         if isinstance(record["image"], VolumeFile):
@@ -55,16 +54,11 @@ class LandmarkSection(Section):
             positions = points.positions(header.size)
             is_present = truth.states == PRESENT
             picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
-            return Example(name, picture, None, None)
+            return {"truth and prediction": picture}
         image = read_image(record["image"], name)
         size = image.shape[:2]
-        shown = np.column_stack([points.positions(size), points.presence])
-        return Example(name, image, self.reader.read(record, size, size), shown)
-
-    def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
-        if truth is None:  # of a volume
-            return {"truth and prediction": image}
-        picture = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
+        truth = self.reader.read(record, size, size)
+        picture = render_points(image, points.positions(size), points.is_found, truth.points, truth.states == PRESENT)
         return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
 
     def figures(self, scores: LandmarkScores) -> list[Figure]:

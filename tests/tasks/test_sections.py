@@ -263,10 +263,10 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     info = info_of("landmarks", reader, {"image": image, "target": target, "name": "i"}, (30, 40))
     prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.8, 0.9]])
     section = new_section(info)
-    _, shown, truth, pred = section.example(info.val.records[0], prediction)
-    views = section.views(shown, truth, pred)
+    views = section.pictures(info.val.records[0], prediction)
     is_found, is_nose = np.array([True, False, True]), np.array([True, False, False])
-    expected = render_points(image, pred[:, :2], is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
+    positions = prediction[:, :2] * (30, 40) - 0.5
+    expected = render_points(image, positions, is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image)[0])
 
@@ -283,14 +283,17 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
     info = info_of("classes", reader, {"image": image, "target": label, "name": "case"}, (4, 5, 6))
     pred = np.arange(120).reshape(4, 5, 6) % 2
-    example = new_section(info).example(info.val.records[0], pred)
+    section = new_section(info)
+    pictures = section.pictures(info.val.records[0], pred)
     stored, header = read_volume(image, "case")
     truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
     center = busiest_voxel(truth)
-    np.testing.assert_array_equal(example.image, orthogonal_slices(stored, center, header.spacing))
-    np.testing.assert_array_equal(example.truth, orthogonal_slices(truth, center, header.spacing, fill=255))
+    shown_truth = orthogonal_slices(truth, center, header.spacing, fill=255)
     shown = orthogonal_slices(pred.astype(np.uint8), center, header.spacing, fill=255)
-    np.testing.assert_array_equal(example.pred, shown)
+    expected = section.views(orthogonal_slices(stored, center, header.spacing), shown_truth, shown)
+    assert list(pictures) == list(expected)
+    for label, picture in expected.items():
+        np.testing.assert_array_equal(pictures[label], picture)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
-from tasks.section import Example, Section
+from tasks.drawing import join_in_row
+from tasks.section import Section
 from tasks.task import Scores
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
@@ -39,8 +40,10 @@ def sample_panels(
 
     Records to be skipped have no picture.
     """
-    examples = _examples(info, _spread(info, count), predictor, section)
-    return {example.name: section.panel(example) for _, example in examples}
+    panels = {}
+    for _, name, pictures in _pictures(info, _spread(info, count), predictor, section):
+        panels[name] = join_in_row(list(pictures.values()))
+    return panels
 
 
 def report_pictures(
@@ -60,12 +63,11 @@ def report_pictures(
     extremes = _worst_and_best(info, comparisons, count)
     panels = {}
     views = {}
-    for index, example in _examples(info, dict.fromkeys([*samples, *extremes]), predictor, section):
+    for index, name, pictures in _pictures(info, dict.fromkeys([*samples, *extremes]), predictor, section):
         if index in samples:
-            panels[example.name] = section.panel(example)
+            panels[name] = join_in_row(list(pictures.values()))
         if index in extremes:
-            title = f"{example.name}: {scores.compared.title} {comparisons[index]:.4f}"
-            views[index] = title, section.views(example.image, example.truth, example.pred)
+            views[index] = f"{name}: {scores.compared.title} {comparisons[index]:.4f}", pictures
     return panels, dict(views[index] for index in extremes if index in views)
 
 
@@ -84,17 +86,17 @@ def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float], count: int)
     return indices[:worst_count] + indices[worst_count - count :]
 
 
-def _examples(
+def _pictures(
     info: DatasetInfo, indices: Iterable[int], predictor: Predictor, section: Section
-) -> Iterator[tuple[int, Example]]:
-    """Yield each index with its predicted example, but for records to be skipped."""
+) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
+    """Yield each index with the name of its record and its pictures by label, but for records to be skipped."""
     for index in indices:
         try:
             record = info.val.records[index]
-            example = section.example(record, predictor.labels(record["image"], record["name"]))
+            pictures = section.pictures(record, predictor.labels(record["image"], record["name"]))
         except info.config.skipped_errors:
             continue
-        yield index, example
+        yield index, record["name"], pictures
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume
 from runtime.documents import TableWriter
 from runtime.files import replace_file
 from tasks import new_section
 from tasks.drawing import outline_areas
-from tasks.section import Example, Section
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.review.reviewed_masks import disagreeing_areas
 from train_utils.review.reviews import MaskReview
@@ -54,24 +54,27 @@ def _views(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
     """The pictures by label, (H, W, 3) uint8, of an image, "", or of each of the worst slices of a volume."""
     section = new_section(review.run.info)
     views = {}
-    for name, example in _examples(review, section).items():
+    for name, (image, truth, prediction) in _examples(review).items():
         pictures: dict[str, np.ndarray] = {}
-        for label, picture in section.views(example.image, example.truth, example.pred).items():
+        for label, picture in section.views(image, truth, prediction).items():
             pictures[LABELS.get(label, label)] = reduce_picture(picture)
-        areas = disagreeing_areas(example.pred, example.truth)
+        areas = disagreeing_areas(prediction, truth)
         pictures[DISAGREEING] = outline_areas(pictures[DISAGREEING], areas, OUTLINE)
         views[name] = pictures
     return views
 
 
-def _examples(review: MaskReview, section: Section) -> dict[str, Example]:
-    """The image with its mask and prediction, or the worst slices of a volume, as radiologists see them."""
+def _examples(review: MaskReview) -> dict[str, list[np.ndarray]]:
+    """The image, its mask and its prediction, or those of the worst slices of a volume, as radiologists see them."""
     info = review.run.info
     record = info.val.records[review.index]
     source, name = record["image"], record["name"]
     prediction = review.run.predictor.labels(source, name)
     if not review.run.has_volumes:
-        return {"": section.example(record, prediction)}
+        image = read_image(source, name)
+        size = image.shape[:2]
+        truth = info.reader.shown_truth(info.reader.read(record, size, size))
+        return {"": [image, truth, prediction]}
     voxels, header = read_volume(source, name)
     labels = info.reader.shown_truth(info.reader.read_volume(record, header))
     _, row, column = header.spacing
@@ -81,5 +84,5 @@ def _examples(review: MaskReview, section: Section) -> dict[str, Example]:
     for number in review.slices:
         # anterior is up, and the patient's right is on the left
         planes = [resize_mask(volume[number], size)[::-1, ::-1] for volume in (voxels, labels, prediction)]
-        examples[f"slice {number}"] = Example(name, *planes)
+        examples[f"slice {number}"] = planes
     return examples

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from tasks.prediction import Prediction
 from tasks.task import Task
 
 UNSURE_LEVEL = 255  # the uncertainty of an answer that is as likely as any other
-OwnTask = TypeVar("OwnTask", bound=Task)
 
 
-class Decoder(ABC, Generic[OwnTask]):
+class Decoder(ABC):
     """Reads predictions from logits. It keeps no state, so that one decoder serves many images.
 
     `decode` keeps what is needed of the logits of some rows. If that of all rows is not yet the prediction, `finish`
@@ -35,7 +34,7 @@ class Decoder(ABC, Generic[OwnTask]):
     reading = ""
     at_image_size = True
 
-    def __init__(self, task: OwnTask) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
 
     @abstractmethod

@@ -34,32 +34,25 @@ AMBIGUOUS_READING = "classes or objects"
 MANY_NUMBERS = 10  # the highest value of all, which few sets of classes reach
 
 
-def find_task(records: Records, config: DataConfig) -> str:
-    """The task that is asked for, or the only one that the targets allow; else classes, unless they number objects."""
+def find_task(records: Records, config: DataConfig) -> tuple[str, tuple[str, ...]]:
+    """The task that is asked for, or the only one that the targets allow; else classes, unless they number objects.
+
+    With it come warnings: a line if masks may number objects just as well as hold classes, and no flag decides.
+    """
     if config.regions:
         if config.task not in (None, Regions.name):
             raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
-        return Regions.name
+        return Regions.name, ()
     if config.task == Landmarks.name and records.metadata.landmarks is None:
         raise DataError(f"--task {config.task}: {config.dataset} holds masks, and no points; leave the flag out")
-    if config.task is not None:
-        return config.task
-    if records.metadata.task is not None:
-        return records.metadata.task
-    reading = _reading(records, config)
-    return Classes.name if reading == AMBIGUOUS_READING else reading
-
-
-def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
-    """A line if masks may number objects just as well as hold classes, and no flag decides."""
-    if config.regions or config.task is not None or records.metadata.task is not None:
-        return ()
-    if _reading(records, config) != AMBIGUOUS_READING:
-        return ()
-    return (
+    task = config.task or records.metadata.task or _reading(records, config)
+    if task != AMBIGUOUS_READING:
+        return task, ()
+    warning = (
         "the numbers in the masks may count objects, since nearly each of them is one connected piece: give --task"
-        " objects if they do, and --task classes if they are classes",
+        " objects if they do, and --task classes if they are classes"
     )
+    return Classes.name, (warning,)
 
 
 def _reading(records: Records, config: DataConfig) -> str:

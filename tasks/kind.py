@@ -1,6 +1,6 @@
 """All that belongs to a task, by what asks for it."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data_utils.targets.reader import TargetReader
 from tasks.decoder import Decoder
@@ -22,6 +22,6 @@ class TaskKind(NamedTuple):
 
     task: type[Task]
     reader: type[TargetReader]
-    decoder: type[Decoder[Any]]
+    decoder: type[Decoder]
     output: type[PredictionFormat]
     section: type[Section]

@@ -13,7 +13,7 @@ from runtime.errors import DataError
 from tasks import reader_type
 from tasks.classes.loss import Classes
 from tasks.classes.reader import ClassReader
-from tasks.find_task import find_named_classes, find_task, task_warnings
+from tasks.find_task import find_named_classes, find_task
 
 
 def open_data(config: DataConfig) -> OpenedData:
@@ -25,15 +25,14 @@ def open_data(config: DataConfig) -> OpenedData:
         )
     if train.dims == 2 and config.normalization:
         raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
-    warnings = task_warnings(train, config)
+    task, warnings = find_task(train, config)
     left_out = dict.fromkeys((*train.metadata.left_out, *val.metadata.left_out))
     warnings += tuple(f"left out: {line}" for line in left_out)
     if config.val_group is None and config.val_blocks is None:
         warnings += leak_warnings(train, val)
     trusts_values = config.task == Classes.name
-    config = replace(config, task=find_task(train, config))
-    assert config.task is not None
-    targets = reader_type(config.task)
+    config = replace(config, task=task)
+    targets = reader_type(task)
     classes = find_named_classes(train, config)
     if targets is ClassReader:
         train, val, lines = with_palette_colors(train, val, classes)

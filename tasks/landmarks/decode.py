@@ -45,7 +45,7 @@ class PredictedPoints(NamedTuple):
         return self.shares * np.array(size) - 0.5
 
 
-class LandmarkDecoder(Decoder[Landmarks]):
+class LandmarkDecoder(Decoder):
     """Reads points (K, n + 2): the position of each as shares of the sides, 0 to 1; its presence; its confidence.
 
     The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
@@ -60,6 +60,7 @@ class LandmarkDecoder(Decoder[Landmarks]):
         " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
     )
     at_image_size = False
+    task: Landmarks
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The maps themselves: a landmark is read from its whole map."""

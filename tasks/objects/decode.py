@@ -68,13 +68,14 @@ def unpack_answers(answers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return answers & BYTE, (answers >> DEPTH_SHIFT) & BYTE, answers >> CERTAINTY_SHIFT
 
 
-class ObjectDecoder(Decoder[Objects]):
+class ObjectDecoder(Decoder):
     """Labels of objects, as `pack_labels` makes them; they are found in the answers of all pixels."""
 
     reading = (
         "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
         " its border to 1, and predict.py grows each object from a peak of it"
     )
+    task: Objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The answer of each pixel: class, depth and certainty of not being background, as one number."""

@@ -11,7 +11,7 @@ from support.objects import Masks, numbered, write_discs
 
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRows, Metadata, Records
-from tasks.find_task import AMBIGUOUS_READING, find_task, reading_of_masks, task_warnings
+from tasks.find_task import AMBIGUOUS_READING, find_task, reading_of_masks
 from tasks.objects.reader import ObjectReader
 from train_utils.check_data import check_data
 
@@ -45,9 +45,11 @@ def test_a_mask_that_cannot_be_read_is_passed_over():
 
 def test_numbers_are_in_doubt_where_no_flag_says_what_they_are():
     doubtful = Masks([numbered(9, broken=number == 0) for number in range(8)])
-    assert len(task_warnings(doubtful, DataConfig())) == 1
+    task, (warning,) = find_task(doubtful, DataConfig())
+    assert task == "classes"
+    assert "--task objects" in warning
     for settings in ({"classes": "0=no,1=a"}, {"ignore_index": "3"}, {"task": "classes"}, {"regions": "a=1"}):
-        assert task_warnings(doubtful, DataConfig(**settings)) == ()
+        assert find_task(doubtful, DataConfig(**settings))[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_numbers_are_in_doubt_where_no_flag_says_what_they_are():
 def test_a_flag_says_the_task_before_the_records_do(settings, task):
     records = Masks([numbered(3)])
     records.metadata = Metadata(task="overlapping")
-    assert find_task(records, DataConfig(**settings)) == task
+    assert find_task(records, DataConfig(**settings)) == (task, ())
 
 
 class Kept(Masks):
@@ -76,7 +78,7 @@ LARGE = np.repeat(np.arange(1, 4), 20)[None]  # three large objects
 
 def test_the_task_that_is_kept_of_one_data_set_is_not_that_of_another():
     records = [Kept(OBJECTS, "a data set of objects"), Kept(CLASSES, "a data set of classes")]
-    assert [find_task(each, DataConfig()) for each in records] == ["objects", "classes"]
+    assert [find_task(each, DataConfig())[0] for each in records] == ["objects", "classes"]
 
 
 def test_the_size_of_objects_that_is_kept_of_one_data_set_is_not_that_of_another():
@@ -135,4 +137,4 @@ def test_more_than_three_values_in_one_of_three_masks_are_many(masks, reading):
 def test_numbers_are_in_no_doubt_where_the_records_say_what_they_are(metadata, group_sizes):
     rows = Masks([numbered(9, broken=number == 0) for number in range(8)]).rows
     rows.group_sizes = group_sizes
-    assert len(task_warnings(Records(rows, metadata), DataConfig())) == 0
+    assert find_task(Records(rows, metadata), DataConfig())[1] == ()

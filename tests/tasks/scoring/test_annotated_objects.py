@@ -103,7 +103,7 @@ FORMATS = {"COCO": write_coco, "YOLO": write_yolo, "labelme": write_labelme}
 def test_annotations_are_classes_unless_objects_are_asked_for(tmp_path, write, task, expected):
     write(tmp_path)
     config = DataConfig(dataset=str(tmp_path), task=task)
-    assert find_task(load_records(config)[0], config) == expected
+    assert find_task(load_records(config)[0], config) == (expected, ())
 
 
 @pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS)

@@ -101,7 +101,7 @@ def write_discs_apart(folder: Path, counts: list[int]) -> Path:
 def test_a_folder_of_masks_for_each_image_is_for_objects(tmp_path):
     config = DataConfig(dataset=str(write_discs_apart(tmp_path, [4, 6, 9, 7])))
     train, _ = load_records(config)
-    assert find_task(train, config) == "objects"
+    assert find_task(train, config) == ("objects", ())
     assert {record["name"] for record in train} <= {f"sample{index}.png" for index in range(4)}
 
 

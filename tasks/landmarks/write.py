@@ -150,7 +150,7 @@ def read_prediction(table: PointTable, job: Job) -> np.ndarray:
         voxels = to_pixels(table.source(0), (job.size[0], job.size[1]), job.name)
     shares = (voxels + 0.5) / np.array(job.size)
     presence: list[float] = []
-    for point in table.points(0):
+    for point in table.points(0).values():
         if point.certainty:
             presence.append(point.certainty.presence)
         else:

@@ -52,7 +52,7 @@ def point_table(
 
 def certainties(table: PointTable) -> list[list[Certainty | None]]:
     """The certainty of each point of each image."""
-    return [[point.certainty for point in table.points(row)] for row in range(len(table.entries))]
+    return [[point.certainty for point in table.points(row).values()] for row in range(len(table.entries))]
 
 
 def dots(count: int, seed: int, *, absent: float = 0.0) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:

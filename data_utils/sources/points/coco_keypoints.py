@@ -126,7 +126,7 @@ def write(table: PointTable) -> str:
             image["height"], image["width"] = entry.size
         images.append(image)
         keypoints: list[float] = []
-        points = table.points(row)
+        points = list(table.points(row).values())
         for point in points:
             keypoints += [*(point.position or (0.0, 0.0)), SEEN if point.state == PRESENT else HIDDEN]
         present = [point.position for point in points if point.state == PRESENT]

@@ -226,7 +226,7 @@ def write(table: PointTable) -> str:
         writer.writerow(["coords", *(coordinates * len(table.names))])
     for row, image in enumerate(table.images):
         whole_row = [image]
-        for name, point in table.named_points(row):
+        for name, point in table.points(row).items():
             cells = [repr(side) for side in point.position] or [""] * table.axes
             certainty = [f"{value:.6f}" for value in point.certainty or ()] or [""] * len(certainty_titles)
             whole_row += cells + certainty

@@ -70,7 +70,7 @@ def write(table: PointTable) -> str:
     """The content of a file with the points of one image."""
     (entry,) = table.entries
     shapes: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # of points that are there, and of others
-    for name, point in table.named_points(0):
+    for name, point in table.points(0).items():
         if point.position:
             shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
             shape |= {"description": point.note, "shape_type": "point", "flags": {}, "mask": None}

@@ -57,7 +57,7 @@ def read_markups(file: Path) -> PointTable | None:
 def write_markups(table: PointTable) -> str:
     """The content of a .mrk.json with the points of one volume."""
     points: list[dict[str, Any]] = []
-    for index, (name, point) in enumerate(table.named_points(0), 1):
+    for index, (name, point) in enumerate(table.points(0).items(), 1):
         fields: dict[str, Any] = {"id": str(index), "label": name, "positionStatus": STATUSES[point.state]}
         if point.position:
             fields["position"] = point.position
@@ -101,7 +101,7 @@ def write_fcsv(table: PointTable) -> str:
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
     writer = TableWriter(text)
-    for index, (name, point) in enumerate(table.named_points(0), 1):
+    for index, (name, point) in enumerate(table.points(0).items(), 1):
         if point.position:
             if point.state != PRESENT:
                 text.write(NOT_THERE)

@@ -48,7 +48,7 @@ def write(table: PointTable) -> str:
     cases: dict[str, dict[str, Any]] = {}
     for row, entry in enumerate(table.entries):
         points: dict[str, Any] = {}
-        for name, point in table.named_points(row):
+        for name, point in table.points(row).items():
             if point.certainty is not None:
                 confidence, presence = point.certainty
                 points[name] = {"coordinates": point.position, "likelihood": confidence, "presence": presence}

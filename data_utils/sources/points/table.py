@@ -118,18 +118,17 @@ class PointTable:
         """The file that lists each image."""
         return tuple(entry.file for entry in self.entries)
 
-    def points(self, row: int) -> list[Point]:
-        """The K points of an image."""
-        return [self.entries[row].points.get(name, UNLISTED) for name in self.names]
-
-    def named_points(self, row: int) -> list[tuple[str, Point]]:
-        """The K points of an image, each with its name."""
-        return list(zip(self.names, self.points(row), strict=True))
+    def points(self, row: int) -> dict[str, Point]:
+        """The K points of an image by their names."""
+        return {name: self.entries[row].points.get(name, UNLISTED) for name in self.names}
 
     @cached_property
     def all_points(self) -> list[Point]:
         """The points of all images, one image after another."""
-        return list(chain.from_iterable(map(self.points, range(len(self.entries)))))
+        points: list[Point] = []
+        for row in range(len(self.entries)):
+            points += self.points(row).values()
+        return points
 
     @cached_property
     def states(self) -> np.ndarray:

@@ -100,7 +100,7 @@ def write(table: PointTable) -> str:
     lines: list[str] = []
     last = max(map(int, table.names))
     for row, image in enumerate(table.images):
-        by_name = dict(table.named_points(row))
+        by_name = table.points(row)
         lines.append(f"LM={last}")
         notes: list[str] = []
         for name in range(1, last + 1):

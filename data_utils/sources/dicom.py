@@ -198,8 +198,6 @@ def find_dicom(folder: DataFolder) -> SplitOpeners:
 
     Raises DataError for series without any label.
     """
-    if folder.points:
-        return {}
     found: dict[str, LabeledSeries] = {}
     if folder.splits:
         for split, (images, masks) in folder.splits.items():

@@ -11,7 +11,7 @@ from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits
 from data_utils.sources.overlapping import find_channels, find_class_files, find_class_folders
 from data_utils.sources.pictures import open_pictures
-from data_utils.sources.points.find import choose_points, find_points_of, other_csv_files
+from data_utils.sources.points.find import find_landmarks, other_csv_files
 from data_utils.sources.records import SplitOpeners, split_openers
 from data_utils.sources.side_by_side import find_side_by_side
 from data_utils.sources.volumes import find_volumes, image_suffixes
@@ -27,7 +27,7 @@ def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
 
 # each gives split -> a function that opens its records, empty if the folder has another layout
 FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
-    find_points_of,
+    find_landmarks,
     find_dicom,
     find_class_folders,
     find_volumes,
@@ -50,8 +50,7 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     with suppress(DataError):  # `find_folder_pairs` raises it again
         splits = find_splits(root, named_splits)
     has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
-    points = choose_points(root, named_splits, config.task, has_masks=has_masks)
-    folder = DataFolder(root, named_splits, config, splits, has_masks, points, image_suffixes(root, config))
+    folder = DataFolder(root, named_splits, config, splits, has_masks, image_suffixes(root, config))
     try:
         return next(filter(None, (find(folder) for find in FINDERS)))
     except NoFolderError as error:

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.formats import format_remedy
@@ -16,9 +16,6 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from runtime.console import listing
 from runtime.errors import DataError
-
-if TYPE_CHECKING:
-    from data_utils.sources.points.table import PointTable
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
@@ -47,7 +44,6 @@ class DataFolder(NamedTuple):
         config: the settings.
         splits: split -> its folders of images and of masks; empty if there are none.
         has_masks: whether the folders of masks hold masks, of images or of volumes.
-        points: split -> its points; empty if masks are read.
         suffixes: how the names of images end: those of volumes, if there are any, else those of pictures.
     """
 
@@ -56,7 +52,6 @@ class DataFolder(NamedTuple):
     config: DataConfig
     splits: Mapping[str, tuple[Path, Path]]
     has_masks: bool
-    points: Mapping[str, "PointTable"]
     suffixes: tuple[str, ...]
 
     @property

@@ -154,7 +154,7 @@ def _files_of_classes(masks: Mapping[str, Mapping[str, str]], names: Sequence[st
 
 def find_class_folders(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records, for splits with a folder of masks for each class; else empty."""
-    if not folder.splits or folder.points or not folder.may_overlap:
+    if not folder.splits or not folder.may_overlap:
         return {}
     names_by_split: list[list[str]] = []
     for images, masks in folder.splits.values():

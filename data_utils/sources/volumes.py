@@ -92,8 +92,8 @@ def _spacing_file(*folders: Path) -> Path | None:
 
 
 def find_volumes(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its cases, from a folder of volumes with labels and without points; else empty."""
-    if folder.suffixes == IMAGE_SUFFIXES or folder.points:
+    """Split -> a function that opens its cases, from a folder of volumes with labels; else empty."""
+    if folder.suffixes == IMAGE_SUFFIXES:
         return {}
     return split_openers(folder.splits, _open_folders, folder.suffixes, folder.config)
 

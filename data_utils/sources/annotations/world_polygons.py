@@ -136,13 +136,13 @@ def _grid(image: str) -> Grid:
 
 
 def find_polygons(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its images with polygons; empty if there are none, or masks or points.
+    """Split -> a function that opens its images with polygons; empty if there are none, or masks.
 
     Raises DataError for --label-column without polygons.
     """
     openers: SplitOpeners = {}
     column = folder.config.label_column
-    if not folder.has_masks and not folder.points:
+    if not folder.has_masks:
         openers = _split_openers(folder.root, folder.named_splits, folder.config)
     if column and not openers:
         raise DataError(

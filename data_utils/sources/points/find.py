@@ -36,44 +36,32 @@ ENDINGS = (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffi
 COORDINATES = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}
 
 
-def choose_points(
-    root: Path, named_splits: Sequence[str], task: str | None, *, has_masks: bool
-) -> dict[str, PointTable]:
-    """Split -> its points, if they are asked for or the folder has no masks; else empty.
+def find_landmarks(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens the images of its points, if they are asked for or the folder has no masks.
 
-    Raises DataError for nnLandmark's folders without a task: their labels are cubes around the points beside them.
+    Raises DataError for points that are asked for and not understood, and where a flag must say what is meant: beside
+    annotations, and in nnLandmark's folders, whose labels are cubes around the points.
     """
-    is_asked = task == LANDMARKS
-    if task is not None and not is_asked:
+    root, config = folder.root, folder.config
+    is_asked = config.task == LANDMARKS
+    if config.task is not None and not is_asked:
         return {}
-    if has_masks and not is_asked:
+    if folder.has_masks and not is_asked:
         if (root / nnlandmark.ALL_CASES).is_file():
             raise DataError(
                 f"{root} holds labels, and points in {nnlandmark.ALL_CASES}; give --task landmarks for the points, or"
                 " --task classes for the labels"
             )
         return {}
-    points = find_points(root, named_splits, explicit=is_asked)
-    if is_asked and not points:
-        lines = other_csv_files(root)
-        if lines:
-            raise DataError(f"--task {task}: {listing(lines, separator='; ')}")
-    return points
-
-
-def find_points_of(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens the images of its points.
-
-    Raises DataError if the folder holds annotations of areas too, beside points of images that are not asked for.
-    """
-    tables = folder.points.values()
-    is_sure = folder.config.task == LANDMARKS or any(table.axes == 3 or table.layout in ANNOTATIONS for table in tables)
-    if tables and not is_sure and find_annotated(folder):
-        file = next(iter(tables)).files[0]
-        raise DataError(
-            f"{folder.root} holds annotations, and points in {file}; give --task classes or --task landmarks"
-        )
-    return open_splits(folder.root, folder.points, folder.config.absent, folder.config.allow_unpaired)
+    points = find_points(root, folder.named_splits, explicit=is_asked)
+    lines = other_csv_files(root) if is_asked and not points else []
+    if lines:
+        raise DataError(f"--task {config.task}: {listing(lines, separator='; ')}")
+    is_sure = is_asked or any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
+    if points and not is_sure and find_annotated(folder):
+        file = next(iter(points.values())).files[0]
+        raise DataError(f"{root} holds annotations, and points in {file}; give --task classes or --task landmarks")
+    return open_splits(root, points, config.absent, config.allow_unpaired)
 
 
 def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:

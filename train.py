@@ -146,7 +146,7 @@ def fit(
 
         is_best = False
         if schedule.is_evaluation_step(state.step):
-            with log.pause(), clock.evaluating(), average.average_weights():
+            with log.pause(), clock.evaluating(accelerator), average.average_weights():
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 is_best = publisher.publish(evaluation)
         if schedule.is_checkpoint_step(state.step) or is_best or guard.run_ends:

@@ -18,7 +18,7 @@ class Reading(NamedTuple):
     Args:
         now: the milliseconds that the run has used; 0 if its steps are counted.
         total: those that it has for training.
-        affords_evaluation: whether evaluations keep to their part of the time if another one follows.
+        affords_evaluation: whether there is time for an evaluation that is not the last one.
     """
 
     now: int = 0

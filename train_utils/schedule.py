@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import psutil
+from accelerate import Accelerator
 from torch.optim import Optimizer
 
+from runtime.distributed import on_main
 from runtime.launch import launcher_words
 from runtime.machine import ProcessorTimes, processor_times
 from train_utils.optim import learning_rate
@@ -20,8 +22,8 @@ from train_utils.settings.train_settings import TrainSettings
 ENDLESS = 2**40  # steps that are offered to a run by the clock
 WARMUP_SHARE = 20  # the learning rate rises in this part of the run
 ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
-FINISH = 2500  # milliseconds for charts and the report, without their pictures, if no other program is busy
-RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
+FINISH = 2000  # milliseconds for charts and the report, without their pictures, if no other program is busy
+RESERVE = 1.1  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 RECENT_TIME = 10_000  # milliseconds over which the wait for a processor is measured
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
@@ -75,7 +77,7 @@ class Clock:
         self.spaces_evaluations = spaces_evaluations
         self.done = 0
         self.total = self.budget
-        self.affords_evaluation = True  # whether evaluations keep to their part of the time if another one follows
+        self.affords_evaluation = True  # whether there is time for an evaluation that is not the last one
         self.is_over = False  # whether the next step would cross the end
         self._begin: int | None = None  # of the first step of this process
         self._sent = Reading(0, self.budget)  # the last reading
@@ -108,7 +110,7 @@ class Clock:
         # the share that is done never falls, even if the evaluations become faster
         if self._sent.now:
             total = min(total, now * self._sent.total // self._sent.now)
-        self._sent = Reading(now, max(1, total), self._keeps_part(now))
+        self._sent = Reading(now, max(1, total), self._affords_evaluation(now, total))
         return self._sent
 
     def note(self, results: Iterable[StepResult], step: int) -> None:
@@ -116,25 +118,29 @@ class Clock:
         if not self.budget:
             return
         for result in results:
-            reading = result.reading
             if self._last is not None:
-                self._steps.append((reading.now - self._last.reading.now) / (result.step - self._last.step))
+                passed = result.reading.now - self._last.reading.now
+                self._steps.append(passed / (result.step - self._last.step))
             self._last = result
-            self.done, self.total, self.affords_evaluation = reading
-            if self._begin is None:
-                self._begin = self.done
             # the steps after this one are made or queued, and the next one comes behind them
-            steps_ahead = step - result.step + 2
-            longest = max(self._steps, default=0.0)
-            self.is_over = self.done + steps_ahead * longest > self.total
+            self._take(result.reading, step - result.step + 2)
+
+    def _take(self, reading: Reading, steps_ahead: int) -> None:
+        """Take over a reading; `steps_ahead` are those from then on to the end of the next step."""
+        self.done, self.total, self.affords_evaluation = reading
+        if self._begin is None:
+            self._begin = self.done
+        self.is_over = self.done + steps_ahead * self._longest_step > self.total
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """A context for an evaluation."""
+    def evaluating(self, accelerator: Accelerator) -> Iterator[None]:
+        """A context for an evaluation, which is the last one if no step fits behind it; every process must enter it."""
         begin = self.now()
         with self._measuring(self._evaluations):
             yield
         self._evaluated += self.now() - begin
+        if self.budget:
+            self._take(on_main(accelerator, self.reading), 1)
 
     def saving(self, state: RunState) -> AbstractContextManager[None]:
         """A context for a save, which notes the time in the state."""
@@ -155,17 +161,26 @@ class Clock:
         is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - begin) >= self.total - begin
         return bool(self.budget) and not self._evaluations and is_late
 
-    def _keeps_part(self, now: int) -> bool:
-        """Whether all evaluations keep to their part of the time if another one follows; the first one always does."""
-        if not self.spaces_evaluations or not self._evaluations or self._begin is None:
+    def _affords_evaluation(self, now: int, total: int) -> bool:
+        """Whether all evaluations keep to their part of the time if one follows this step, and a step fits behind it.
+
+        The first one is always made.
+        """
+        if not self._evaluations or self._begin is None:
             return True
+        if now + 2 * self._longest_step + self._slowness * self._evaluation > total:
+            return False  # the last evaluation is near
         with_another = self._evaluated + self._evaluated / len(self._evaluations)
-        return EVALUATION_PART * with_another <= now - self._begin
+        return not self.spaces_evaluations or EVALUATION_PART * with_another <= now - self._begin
 
     @property
     def _evaluation(self) -> int:
         """Milliseconds of the longest evaluation, without the first one, which warms up, if there are others."""
         return max(self._evaluations[1:] or self._evaluations, default=0)
+
+    @property
+    def _longest_step(self) -> float:
+        return max(self._steps, default=0.0)
 
     def _measure_slowness(self) -> None:
         """Compare the time that this process has worked with the time that it has waited for a processor."""
@@ -248,8 +263,9 @@ class Schedule:
         return self.args.patience is not None and state.evaluations_since_best >= self.args.patience
 
     def is_log_step(self, step: int) -> bool:
-        """Whether the numbers of training are logged after `step` steps."""
-        return self._is_due(step, self.args.log_every)
+        """Whether training is logged after `step` steps; in a run by the clock, any evaluation may be the last."""
+        may_end = bool(self.clock.budget) and self.is_evaluation_step(step)
+        return may_end or self._is_due(step, self.args.log_every)
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""

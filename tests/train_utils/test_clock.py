@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import process_time
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from train_utils.run_state import RunState, StepResult
 from train_utils.schedule import Clock
 
 NETWORK = ["--plan", "none", "--base-channels", "2", "--depth", "2", "--norm", "group", "--num-workers", "0"]
+ALONE = SimpleNamespace(is_main_process=True, num_processes=1)
 QUICK = [*NETWORK, "--batch-size", "4", "--tracker", "none", "--log-every", "1"]
 
 
@@ -50,12 +52,12 @@ def train_on(clock: Clock, time: SimpleNamespace, step_milliseconds: int) -> Non
 def test_a_run_ends_before_its_time_by_less_than_two_steps_and_what_the_end_takes(time, step_milliseconds):
     clock = Clock(1.0)
     time.value = 5_000
-    with clock.evaluating():
+    with clock.evaluating(ALONE):
         time.value += 2_000
     with clock.saving(RunState()):
         time.value += 400
     train_on(clock, time, step_milliseconds)
-    end = 1.25 * 2_400 + clock_module.FINISH
+    end = clock_module.RESERVE * 2_400 + clock_module.FINISH
     assert 60_000 - end - 2 * step_milliseconds < time.value <= 60_000 - end
 
 
@@ -64,12 +66,12 @@ def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(
     shares = []
     for step, duration in enumerate((9_000, 500, 6_000, 100), 1):
         time.value += 4_000
-        with clock.evaluating():
+        with clock.evaluating(ALONE):
             time.value += duration
         make_step(clock, time, step, 100)
         shares.append(clock.done / clock.total)
     assert shares == sorted(shares)
-    assert clock.total == 60_000 - clock_module.FINISH - 1.25 * 6_000
+    assert clock.total == 60_000 - clock_module.FINISH - int(clock_module.RESERVE * 6_000)
 
 
 def test_the_end_has_more_time_where_other_programs_keep_the_processors_busy(time):
@@ -78,12 +80,12 @@ def test_the_end_has_more_time_where_other_programs_keep_the_processors_busy(tim
         time.value, time.waited = 0, 0
         clock = Clock(1.0)
         time.value, time.waited = 12_000, waited
-        with clock.evaluating():
+        with clock.evaluating(ALONE):
             time.value += 2_000
             time.waited += 1_000
         make_step(clock, time, 1, 100)
         kept.append(60_000 - clock.total)
-    work = clock_module.FINISH + 1.25 * 1_000  # what the evaluation takes while nobody else is busy
+    work = clock_module.FINISH + clock_module.RESERVE * 1_000  # what the evaluation takes while nobody else is busy
     assert kept == [int(work * 14 / 13), int(work * 14 / 7), int(work * 14 / 4)]
 
 
@@ -98,7 +100,7 @@ def test_the_first_evaluation_comes_after_an_epoch_or_a_tenth_of_the_time(time, 
     make_step(clock, time, 1, passed)
     make_step(clock, time, 2, 0)
     assert clock.needs_evaluation(epochs) is is_due
-    with clock.evaluating():
+    with clock.evaluating(ALONE):
         pass
     assert not clock.needs_evaluation(epochs)
 
@@ -108,13 +110,38 @@ def test_evaluations_wait_until_they_take_a_tenth_of_the_time_unless_their_steps
     clock = Clock(1.0, spaces_evaluations=spaces)
     make_step(clock, time, 1, 5_000)
     afforded = [clock.affords_evaluation]
-    with clock.evaluating():
+    with clock.evaluating(ALONE):
         time.value += 1_000
     for step, now in ((2, 19_999), (3, 20_000)):
         time.value = now
         make_step(clock, time, step, 0)
         afforded.append(clock.affords_evaluation)
     assert afforded == affords
+
+
+def test_shortly_before_the_end_there_is_the_last_evaluation_alone(time):
+    clock = Clock(1.0, spaces_evaluations=False)
+    with clock.evaluating(ALONE):
+        time.value += 4_000
+    time.value = 40_000
+    afforded = {}
+    for step in range(1, 20):
+        make_step(clock, time, step, 1_000)
+        afforded[time.value] = clock.affords_evaluation
+        if clock.is_over:
+            break
+    last = clock.total - 4_000 - 1_000  # an evaluation that begins later leaves no step behind it
+    assert {now for now, affords in afforded.items() if affords} == {now for now in afforded if now <= last}
+
+
+@pytest.mark.parametrize(("duration", "is_over"), [(15_000, False), (30_000, True)])
+def test_an_evaluation_behind_which_no_step_fits_is_the_last_one(time, duration, is_over):
+    clock = Clock(1.0)
+    for step in range(1, 6):
+        make_step(clock, time, step, 1_000)
+    with clock.evaluating(ALONE):
+        time.value += duration
+    assert clock.is_over is is_over
 
 
 def test_a_resumed_run_has_the_time_that_is_left(time):
@@ -140,7 +167,7 @@ def test_a_run_of_counted_steps_has_no_clock(time):
     clock = Clock(report_share=0.5)
     make_step(clock, time, 1, 10**9)
     state = RunState()
-    with clock.evaluating(), clock.saving(state):
+    with clock.evaluating(ALONE), clock.saving(state):
         pass
     assert not clock.is_over
     assert not clock.needs_evaluation(5.0)
@@ -158,9 +185,10 @@ def test_a_program_begins_with_its_launcher_unless_that_has_started_its_processe
 
 @contextmanager
 def quick_end() -> Iterator[None]:
-    """Within, a program that is old already begins now, and other programs do not make its end longer."""
+    """Within, the program begins now, and its time is that of the processor: other programs do not matter."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "PROGRAM_START", clock_module.time.monotonic())
+        patch.setattr(clock_module, "time", SimpleNamespace(monotonic=process_time))
+        patch.setattr(clock_module, "PROGRAM_START", process_time())
         patch.setattr(clock_module, "FINISH", 500)
         patch.setattr(clock_module, "processor_times", lambda: ProcessorTimes(0, 0))
         yield

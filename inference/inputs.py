@@ -1,6 +1,7 @@
 """Inputs of a prediction: files, folders and patterns become images, pages of TIFFs and volumes, each a job."""
 
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from data_utils.image_io.dicom.headers import is_dicom
 from data_utils.image_io.formats import BandSource, PageFile, VolumeFile, format_remedy
 from data_utils.image_io.places import read_grid
 from data_utils.image_io.reader import read_header
@@ -19,6 +21,7 @@ from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
+from data_utils.sources.dicom import LABEL, OTHER, SLICE, may_be_dicom, read_tree, series_of
 from data_utils.sources.folder import MASK_WORDS, files_below, is_readable, pairs_by_words
 from data_utils.sources.pictures import bands_in
 from data_utils.sources.side_by_side import masks_among
@@ -35,10 +38,14 @@ FOLDER_OF_MASKS = re.compile(MASK_WORDS)  # of classes, beside the image of a ca
 
 
 class StemmedFile(NamedTuple):
-    """A file, and its path relative to the given folder, without its extension; or a folder, of several files."""
+    """A file, and its path relative to the given folder, without its extension; or a folder, of several files.
+
+    The slices of a DICOM series have one stem, its name.
+    """
 
     stem: Path
     path: Path
+    is_slice: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class InputRules:
         in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
         reads_places: whether georeferenced TIFFs are read as rasters; else they are pictures.
         keeps_place: whether the outputs of georeferenced TIFFs are georeferenced too.
+        writes_segments: whether the masks of DICOM series are segmentations.
     """
 
     channels: int = 1
@@ -61,6 +69,7 @@ class InputRules:
     in_sets: bool = False
     reads_places: bool = True
     keeps_place: bool = False
+    writes_segments: bool = False
 
     @classmethod
     def of_model(cls, config: UNetConfig, output_format: PredictionFormat) -> "InputRules":
@@ -73,6 +82,7 @@ class InputRules:
             in_sets=bool(output_format.object_classes),
             reads_places=preprocess.place or bool(preprocess.bands),
             keeps_place=output_format.writes_rasters,
+            writes_segments=output_format.segments is not None,
         )
 
 
@@ -156,16 +166,17 @@ def files_of_patterns(
 
 def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[StemmedFile]:
     """The files that are no masks of others: by the folder they lie in, or by the end of their names."""
-    in_mask_folder = mask_folder_test([path for _, path in files])
-    mask_stems = masks_among({str(stem_of(path)) for _, path in files}, suffix)
-    folders = {path.parent for _, path in files}
+    paths = [file.path for file in files if not file.is_slice]
+    in_mask_folder = mask_folder_test(paths)
+    mask_stems = masks_among({str(stem_of(path)) for path in paths}, suffix)
+    folders = {path.parent for path in paths}
 
     def is_mask(path: Path) -> bool:
         if path.parent.parent in folders and FOLDER_OF_MASKS.fullmatch(path.parent.name.lower()):
             return True
         return in_mask_folder(path) or str(stem_of(path)) in mask_stems
 
-    masks = list(dict.fromkeys(path for _, path in files if is_mask(path)))
+    masks = list(dict.fromkeys(filter(is_mask, paths)))
     if masks:
         left_out = counted(len(masks), "mask that lies beside its image", "masks that lie beside their images")
         say(f"left out {left_out}, the first is {masks[0]}")
@@ -196,13 +207,13 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     except OSError as error:
         raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
-        matches = _pictures_below(path, output)
+        matches = _with_series(_pictures_below(path, output), path)
     elif path.is_file():
-        matches = [StemmedFile(stem_of(Path(path.name)), path)]
+        matches = _with_series([StemmedFile(stem_of(Path(path.name)), path)], path)
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
-        matches = _glob_matches(pattern, output)
+        matches = _with_series(_glob_matches(pattern, output), _start_of_glob(path))
     if matches:
         return matches
     if path.is_dir():
@@ -225,9 +236,26 @@ def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
             if not is_output(path):
                 matches.append(StemmedFile(stem_of(base), path))
         elif path.resolve() != output.resolve():
-            for stem, file in _pictures_below(path, output):
-                matches.append(StemmedFile(base / stem, file))
+            for file in _pictures_below(path, output):
+                matches.append(StemmedFile(base / file.stem, file.path))
     return matches
+
+
+def _with_series(files: Sequence[StemmedFile], place: Path) -> list[StemmedFile]:
+    """The files at a place, the slices of DICOM series under the name of their series, without labels of DICOM."""
+    root = place.parent if place.is_file() else place
+    by_name = {file.path.relative_to(root).as_posix(): file for file in files}
+    tree = read_tree(root, by_name)
+    for line in tree.left_out((LABEL, OTHER)):
+        say(f"{place}: left out {line}")
+    found: dict[str, StemmedFile | None] = {**by_name}
+    found |= dict.fromkeys(file.path for file in tree.files if file.kind in (LABEL, OTHER))
+    for series in series_of(tree.of_kind(SLICE), root):
+        for name in series.files:
+            path = root / name
+            stem = by_name[name].stem if path == place else Path(series.name)
+            found[name] = StemmedFile(stem, path, is_slice=True)
+    return [file for file in found.values() if file is not None]
 
 
 def _start_of_glob(path: Path) -> Path:
@@ -246,7 +274,7 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     is_output = _below_test(folder, output)
     files = [file for file in _files_below(folder) if not is_output(file)]
-    names = sorted(file.name for file in files if not is_readable(file.name))
+    names = sorted(file.name for file in files if not _may_be_input(file))
     if names:
         first = next((name for name in names if format_remedy([name])), names[0])
         others = counted(len(names), "file that is", "files that are")
@@ -267,7 +295,12 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _stemmed(files: Iterable[Path], folder: Path) -> list[StemmedFile]:
     """The pictures among files below a folder, with their paths below it."""
-    return [StemmedFile(stem_of(file.relative_to(folder)), file) for file in files if is_readable(file.name)]
+    return [StemmedFile(stem_of(file.relative_to(folder)), file) for file in files if _may_be_input(file)]
+
+
+def _may_be_input(file: Path) -> bool:
+    """Whether a file is called like an image or a volume, or is DICOM, which is called anything."""
+    return is_readable(file.name) or (may_be_dicom(file.name) and is_dicom(file))
 
 
 def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:
@@ -297,7 +330,9 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Stem
     groups: dict[StemmedFile, list[Path]] = {}
     for file in files:
         folder = file.path.parent
-        if folder in scenes:
+        if file.is_slice:
+            groups.setdefault(StemmedFile(file.stem, Path(), is_slice=True), []).append(file.path)
+        elif folder in scenes:
             stem = file.stem.parent if file.stem.parent.name else Path(folder.name)
             groups[StemmedFile(stem, folder)] = scenes[folder]
         else:
@@ -313,7 +348,7 @@ def _cases(volumes: Sequence[StemmedFile], channels: int) -> dict[Path, StemmedF
     """
     numbered: dict[StemmedFile, dict[str, Path]] = {}
     worded: dict[StemmedFile, list[Path]] = {}
-    for stem, path in volumes:
+    for stem, path, _ in volumes:
         match = CHANNEL.fullmatch(stem.name)
         if match:
             case = StemmedFile(stem.with_name(match[1]), path.parent)
@@ -336,7 +371,7 @@ def _cases(volumes: Sequence[StemmedFile], channels: int) -> dict[Path, StemmedF
 def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:
     """{folder: its TIFFs, one for each band}, for folders with a TIFF for every band. A band alone is not an input."""
     folders: dict[Path, list[Path]] = {}
-    for _, path in files:
+    for _, path, _ in files:
         if bands and is_tiff(path):
             folders.setdefault(path.parent, []).append(path)
     scenes = {}
@@ -355,6 +390,10 @@ def _read_input(file: StemmedFile, files: Sequence[Path], output: Path, rules: I
     first = files[0]
     job = Job(image=first, size=None, output=output / file.stem, root=output)
     volume = _volume_file(files, rules.stack_spacing)
+    if file.is_slice:
+        volume = VolumeFile(tuple(map(str, files)), is_series=True)
+        name = Path(os.path.commonpath(files))
+        job = replace(job, image=name, writes_segments=rules.writes_segments)
     if volume is not None:
         with suppress(DataError):  # of a header that cannot be read, which the job reports
             header = read_volume_header(volume, str(first))

@@ -15,7 +15,7 @@ from runtime.cli import Arguments
 from runtime.settings import add_settings, setting
 from runtime.values import Count, Natural, OneOf, Positive, checked
 
-MASK_FILES = (".png", ".tif", ".tiff", ".nii.gz")  # how the file of the only mask ends
+MASK_FILES = (".png", ".tif", ".tiff", ".nii.gz", ".dcm")  # how the file of the only mask ends
 TABLES = (".csv", ".json", ".geojson", ".gpkg", ".tps", ".pts")  # which are written into a folder only
 HABITS = {  # flags of other programs, without their dashes -> the text to type here
     "image images source": "did you mean --input FILES?",
@@ -48,7 +48,8 @@ class PredictSettings:
         "files, folders (with their subfolders) or patterns such as 'scans/*.tif'", default=MISSING, metavar="FILES"
     )
     output: Path = _first(
-        "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one such file",
+        "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes, .dcm (SEG) of DICOM"
+        " series; or one such file",
         default=MISSING,
         metavar="DIR",
     )
@@ -66,6 +67,9 @@ class PredictSettings:
     polygons: Annotated[str, OneOf(("geojson", "gpkg"))] | None = _advanced(
         "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place",
         const="geojson",
+    )
+    also: tuple[Annotated[str, OneOf(("nifti", "rtstruct"))], ...] = _advanced(
+        "of DICOM series: also write the masks as <series>.nii.gz, or as contours, <series>.rtstruct.dcm", default=()
     )
     coco: bool = _advanced("of objects: also write all of them into one file of COCO, objects.json", default=False)
     min_size: Natural | None = _advanced(
@@ -110,5 +114,7 @@ def parse_args(description: str) -> PredictSettings:
     if file_name.endswith(MASK_FILES):
         return replace(args, file=args.output, output=args.output.parent)
     if file_name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *REMEDIES, *TABLES)):
-        parser.error(f"--output {args.output}: a mask is a file .png, .tif or .nii.gz; give one of these, or a folder")
+        parser.error(
+            f"--output {args.output}: a mask is a file .png, .tif, .nii.gz or .dcm; give one of these, or a folder"
+        )
     return args

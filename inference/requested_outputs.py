@@ -10,7 +10,7 @@ from inference.predictor import Predictor
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks import new_format
-from tasks.job import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
+from tasks.job import LEGEND, MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.objects.write import TABLE, write_coco
 from tasks.prediction_format import PredictionFormat
 
@@ -92,11 +92,17 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
     if args.polygons:
         check_polygons(args.polygons, output_format)
+    if args.also and output_format.segments is None:
+        raise SettingsError(f"--also: {output_format.outputs} of this model are not written as SEG; leave the flag out")
     flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
     extensions = [*output_format.mask_extensions, *output_format.extensions]
     extensions += [extension for extension, is_given in flags.items() if is_given]
     if args.polygons:
         extensions.append(f".{args.polygons}")
+    if "nifti" in args.also:
+        extensions += [f"{extension.removesuffix(MASK)}{NIFTI}" for extension in output_format.mask_extensions]
+    if "rtstruct" in args.also:
+        extensions.append(STRUCTURES)
     return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
 
 

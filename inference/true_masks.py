@@ -8,23 +8,28 @@ from typing import TypeVar
 
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, LayeredMask, ObjectBits, layered_label
+from data_utils.image_io.dicom.labels import segment_names
 from data_utils.image_io.formats import (
     BandSource,
     ClassLayers,
     ImageSource,
     PageFile,
     RenderedMask,
+    Segments,
     VolumeFile,
+    image_errors,
+    source_files,
 )
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
+from data_utils.sources.dicom import is_label, labels_by_series, series_uid
 from data_utils.sources.finders import find_in_folder
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Record, Records
 from inference.inputs import InputRules, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
-from runtime.console import counted
+from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.reader import AnnotatedClasses
@@ -78,6 +83,8 @@ class TruthFolder:
     def _finders(self, inputs: Sequence[Sequence[Job]]) -> list[Find]:
         """The functions that find the true masks of these inputs, in the order in which they are asked."""
         finders: list[Find] = []
+        if any(job.writes_segments for pages in inputs for job in pages):
+            finders.append(SeriesTruths(self.folder).find)
         splits = self._data_set()
         if splits:
             finders.append(DataSetTruths(splits, self._truth_of_record).find)
@@ -128,6 +135,8 @@ class TruthFolder:
         """The true objects of an annotated image, its true classes, or its mask; None if the model has others."""
         source, names = record["target"], records.metadata.classes
         output_format = self.output_format
+        if isinstance(source, VolumeFile) and source.segments is not None:
+            return source
         if isinstance(source, str | Path):
             source = PageFile(source)
         if not isinstance(source, MaskFile):
@@ -147,7 +156,14 @@ class TruthFolder:
         return None
 
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:
-        """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read."""
+        """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read.
+
+        A label of DICOM lies on the grid of its volume, and its segments are classes of the model.
+        """
+        if job.volume is not None:
+            files = mask.paths if isinstance(mask, VolumeFile) else source_files(mask)
+            if files and is_label(Path(files[0])):
+                return VolumeFile(files, grid_of=job.volume, segments=self._segments(files))
         if not isinstance(mask, PageFile):
             return mask
         if not self.rules.reads_places:
@@ -159,6 +175,20 @@ class TruthFolder:
         path = str(mask.path)
         placed = on_grid(path, Grid(job.place, (job.size[0], job.size[1])), path)
         return placed if isinstance(placed, PlacedMask) else mask
+
+    def _segments(self, files: Sequence[str]) -> Segments:
+        """The segments that are classes of the model. Raises DataError if the labels hold others alone."""
+        segments = self.output_format.segments
+        if segments is None:
+            raise DataError(f"{files[0]}: names classes, and the model has none that are named alike; give NIfTI")
+        names: list[str] = []
+        for file in files:
+            with image_errors(file):
+                names += segment_names(file)
+        classes = [name for name, _ in segments.values]
+        if names and not set(names) & set(classes):
+            raise DataError(f"{files[0]}: marks {listing(names)}; the model has {listing(classes)}")
+        return segments
 
 
 def _first_found(finders: Iterable[Find], pages: Sequence[Job], number: int) -> MaskFile | None:
@@ -175,7 +205,7 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
     pictures = pictures_below(folder)
     in_mask_folder = mask_folder_test([picture.path for picture in pictures])
     pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
-    return {stem: path for stem, path in pictures if path.resolve() not in inputs}
+    return {stem: path for stem, path, _ in pictures if path.resolve() not in inputs}
 
 
 class TrueMasks:
@@ -210,6 +240,21 @@ class TrueMasks:
         if len(page_numbers) != len(pages):
             raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages)}")
         return PageFile(stack, page_numbers[number])
+
+
+class SeriesTruths:
+    """True labels of DICOM, by the series that they refer to, wherever they lie below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._labels = labels_by_series(folder)
+
+    def find(self, pages: Sequence[Job], number: int) -> VolumeFile | None:
+        """The labels of a series; None if there are none."""
+        volume = pages[number].volume
+        if volume is None or not volume.is_series:
+            return None
+        files = self._labels.get(series_uid(volume.paths[0]))
+        return None if files is None else VolumeFile(files)
 
 
 class DataSetTruths:
@@ -306,6 +351,8 @@ def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
     """The masks of all classes in the pages or channels of one file."""
     if is_volume(path):
         return VolumeFile((str(path),), layers=ClassLayers(bits))
+    if is_label(path):
+        return PageFile(path)
     if is_tiff(path):
         pages = [PageFile(str(path), number) for number, _ in tiff_pages(path)]
         if len(pages) == len(bits) > 1:

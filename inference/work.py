@@ -16,6 +16,7 @@ from inference.true_masks import TruthFolder
 from inference.true_points import TruePoints
 from inference.written_files import check_disk, check_unfinished, check_written
 from runtime.console import say
+from runtime.errors import DataError
 from runtime.files import remove_leftovers
 from tasks.job import Job
 from tasks.polygons import check_places
@@ -98,6 +99,9 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     check_written(args, jobs, [file.path for file in files], requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
+    others = [job.name for job in jobs if not job.writes_segments]
+    if args.also and others:
+        raise DataError(f"--also {' '.join(args.also)}: {others[0]} is no DICOM series; leave the flag out")
     return jobs
 
 

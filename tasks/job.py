@@ -17,10 +17,13 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
+NIFTI = ".nii.gz"
+STRUCTURES = ".rtstruct.dcm"
 
 # {extension of an image's output: its extension for rasters, for volumes}
 OF_RASTERS = {MASK: ".tif", PROBABILITIES: ".probabilities.tif", UNCERTAINTY: ".uncertainty.tif"}
-OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
+OF_VOLUMES = {MASK: NIFTI, PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
+OF_SERIES = OF_VOLUMES | {MASK: ".dcm"}
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files
 MaskFile = PageFile | ClassMasks | RenderedMask | VolumeFile
@@ -49,6 +52,7 @@ class Job:
         place: the place of a georeferenced image, whose outputs are georeferenced too.
         volume: the files of a volume: one, or one for each channel.
         spacing: (z, y, x) in mm, of a volume.
+        writes_segments: whether its mask is a DICOM segmentation, which holds all classes.
     """
 
     image: Path
@@ -62,6 +66,7 @@ class Job:
     place: Place | None = None
     volume: VolumeFile | None = None
     spacing: Spacing | None = None
+    writes_segments: bool = False
 
     @property
     def name(self) -> str:
@@ -103,6 +108,8 @@ class Job:
     @property
     def extensions(self) -> Mapping[str, str]:
         """{extension of an image's output: its extension for this job}, where they differ."""
+        if self.writes_segments:
+            return OF_SERIES
         if self.volume is not None:
             return OF_VOLUMES
         if self.place is not None:
@@ -120,6 +127,8 @@ class Job:
         if self.named is not None and extension == MASK:
             return self.named
         folder, _, ending = extension.rpartition("/")
+        if self.writes_segments and ending == MASK:
+            folder = ""
         root = self.root or self.output.parent
         name = self.output.name + self.extensions.get(ending, ending)
         return root / folder / self.output.parent.relative_to(root) / name

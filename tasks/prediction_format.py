@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -11,14 +12,15 @@ import numpy as np
 from PIL import Image
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.formats import PageFile, VolumeFile
-from data_utils.image_io.volumes import read_volume, read_volume_header
+from data_utils.image_io.dicom.write import Regions
+from data_utils.image_io.formats import PageFile, Segments, VolumeFile
+from data_utils.image_io.volumes import read_volume, read_volume_header, write_regions
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.drawing import legend, outlined_overlay, volume_page
-from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job, MaskFile
+from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_overlay, save_probabilities, save_values, values_of_labels
@@ -52,6 +54,7 @@ class PredictionFormat(ABC):
         true_class_map: the classes of a model of classes, whose true masks may be annotations; else None.
         joined_files: the names of the files that join the results of all images.
         object_classes: the classes of numbered objects, which --coco collects; empty if there are none.
+        segments: what the segments of a DICOM label are to `reader`; None if masks are not written as segments.
     """
 
     outputs: ClassVar[str]
@@ -63,6 +66,7 @@ class PredictionFormat(ABC):
     true_class_map: ClassMap | None = None
     joined_files: Sequence[str] = ()
     object_classes: Sequence[str] = ()
+    segments: Segments | None = None
     names: Sequence[str]
     colors: np.ndarray
 
@@ -190,7 +194,23 @@ class MaskFormat(PredictionFormat):
                 save_values(job, job.file(extension), prediction.uncertainty)
             elif extension in POLYGONS:
                 save_polygons(image, extension, self.areas(prediction))
-        self.write_mask(image)
+            elif extension == STRUCTURES:
+                self._write_regions(image, job.file(STRUCTURES), as_contours=True)
+        if any(extension.endswith(NIFTI) for extension in extensions):
+            self.write_mask(image._replace(job=replace(job, writes_segments=False, named=None)))
+        if job.writes_segments:
+            self._write_regions(image, self.mask_file(job))
+        else:
+            self.write_mask(image)
+
+    def regions(self, labels: np.ndarray) -> Regions:
+        """The segments of a prediction (D, H, W), for formats that have `segments`."""
+        raise NotImplementedError
+
+    def _write_regions(self, image: PredictedImage, path: Path, *, as_contours: bool = False) -> None:
+        assert image.job.volume is not None
+        with replace_file(path) as file:
+            write_regions(file, self.regions(image.prediction.labels), image.job.volume, as_contours=as_contours)
 
     def _write_overlay(self, image: PredictedImage) -> None:
         job, labels = image.job, image.prediction.labels
@@ -209,7 +229,10 @@ class MaskFormat(PredictionFormat):
         save_values(image.job, self.file(image.job, MASK), values, nodata)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
-        with open_mask(self.written_mask(job), self.reader) as mask:
+        written: MaskFile = VolumeFile((str(self.mask_file(job)),), grid_of=job.volume, segments=self.segments)
+        if not job.writes_segments:
+            written = self.written_mask(job)
+        with open_mask(written, self.reader) as mask:
             if job.volume is not None and job.size != mask.size:
                 raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
             if job.size and mask.size != job.size:

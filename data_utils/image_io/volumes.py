@@ -184,7 +184,7 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
         image.to_file_map({"image": nibabel.FileHolder(fileobj=compressed)})
 
 
-def write_regions(file: BinaryIO, regions: Regions, like: VolumeFile, model: str, *, as_contours: bool = False) -> None:
+def write_regions(file: BinaryIO, regions: Regions, like: VolumeFile, *, as_contours: bool = False) -> None:
     """Write regions (D, H, W) in RAS orientation as a SEG of the DICOM series `like`, or as contours in a RTSTRUCT.
 
     Raises ImageError for a series whose headers lack what a label must name.
@@ -193,7 +193,7 @@ def write_regions(file: BinaryIO, regions: Regions, like: VolumeFile, model: str
     assert isinstance(series, DicomSeries)
     labels = _as_stored(regions.labels, _header([series], like.paths[0]))
     write = write_structures if as_contours else write_segmentation
-    write(file, regions._replace(labels=labels.swapaxes(0, 2)), series, model)
+    write(file, regions._replace(labels=labels.swapaxes(0, 2)), series)
 
 
 def _open(source: ImageSource, name: str) -> list[StoredVolume]:

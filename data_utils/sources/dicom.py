@@ -27,30 +27,22 @@ from data_utils.sources.folder import DataFolder, files_below, natural_sort_key,
 from data_utils.sources.overlapping import bits_by_class
 from data_utils.sources.pairs import Cases, as_files, find_masks, pair
 from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners
-from runtime.cache import digest, digest_of_files, load_or_compute, load_or_read_each
+from runtime.cache import digest, load_or_compute, load_or_read_each
 from runtime.console import counted
 from runtime.errors import DataError, one_line
 from runtime.parallel import map_indices
 
 LOOKED_AT = 100  # files by which a folder of DICOM is recognized
 LABEL_SUFFIXES = (*SUFFIXES, *VOLUME_SUFFIXES)
-READ_OTHERWISE = (
-    *IMAGE_SUFFIXES,
-    *VOLUME_SUFFIXES,
-    ".csv",
-    ".gz",
-    ".json",
-    ".parquet",
-    ".tar",
-    ".txt",
-    ".xml",
-    ".yaml",
-)
-NO_DICOM = tuple(suffix for suffix in READ_OTHERWISE if suffix not in SUFFIXES)
+TABLES = (".csv", ".gz", ".json", ".parquet", ".tar", ".txt", ".xml", ".yaml")
 ELEMENTS: tuple[str, ...] = ("SOPClassUID", "SeriesInstanceUID", "Modality", "Rows", "ImagePositionPatient")
 ELEMENTS += ("SharedFunctionalGroupsSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence")
 SLICE, LABEL, PICTURE, OTHER = "slice", "label", "picture", "other"
-OTHERS = {PICTURE: "a DICOM image without a place in space", OTHER: "neither image nor label of DICOM"}
+NOUNS = {  # what files of a kind are
+    PICTURE: "a DICOM image without a place in space",
+    LABEL: "a DICOM label",
+    OTHER: "neither image nor label of DICOM",
+}
 
 
 class DicomFile(NamedTuple):
@@ -79,28 +71,55 @@ class Series(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The DICOM files of a folder.
+    """The DICOM files below a folder."""
 
-    Args:
-        slices: the files of series.
-        labels: segmentations and structure sets.
-        left_out: a line for each kind of files that cannot be used, and for each damaged one.
-    """
+    folder: Path
+    files: Sequence[DicomFile]
 
-    slices: Sequence[DicomFile]
-    labels: Sequence[DicomFile]
-    left_out: Sequence[str]
+    def of_kind(self, kind: str) -> list[DicomFile]:
+        """The files of a kind that can be read."""
+        return [file for file in self.files if file.kind == kind and not file.problem]
+
+    def left_out(self, kinds: Iterable[str]) -> list[str]:
+        """A line for each damaged file, and for the files of each kind that are not used."""
+        lines = [f"{self.folder / file.path}: {file.problem}" for file in self.files if file.problem]
+        for kind in kinds:
+            files = self.of_kind(kind)
+            if files:
+                text = counted(len(files), f"file that is {NOUNS[kind]}", f"files that are {NOUNS[kind]}")
+                lines.append(f"{text}, {_first([file.path for file in files])}")
+        return lines
 
 
 def may_be_dicom(name: str) -> bool:
     """Whether a file of this name may be DICOM, whose files often have no extension."""
-    return not name.lower().endswith(NO_DICOM)
+    name = name.lower()
+    return name.endswith(SUFFIXES) or not name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *TABLES))
 
 
 def holds_series(folder: Path) -> bool:
-    """Whether a slice of a volume, or a label, is among the first files of a folder."""
+    """Whether a slice of a volume is among the first files of a folder."""
     names = islice(files_below(folder), LOOKED_AT)
-    return any(file.kind in (SLICE, LABEL) for file in map(partial(_look, folder), _dicom_files(folder, names)))
+    return any(_look(str(folder / name)).kind == SLICE for name in _dicom_files(folder, names))
+
+
+def is_label(path: Path) -> bool:
+    """Whether a file is a segmentation or a structure set."""
+    return is_dicom(path) and _look(str(path)).kind == LABEL
+
+
+def labels_by_series(folder: Path) -> dict[str, Files]:
+    """The series that the labels below a folder refer to, each with its labels."""
+    labels: dict[str, Files] = {}
+    for label in read_tree(folder).of_kind(LABEL):
+        for uid in label.series:
+            labels[uid] = (*labels.get(uid, ()), str(folder / label.path))
+    return labels
+
+
+def series_uid(path: str) -> str:
+    """The series that a slice belongs to."""
+    return _look(path).series[0]
 
 
 def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
@@ -112,37 +131,25 @@ def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
-    """The series and labels below a folder, or among some files below it; what is found is cached."""
-    paths = _dicom_files(folder, files_below(folder) if names is None else names)
-
-    def look() -> list[DicomFile]:
-        return list(map_indices(lambda index: _look(folder, paths[index]), len(paths)))
-
-    key = digest_of_files([folder / path for path in paths], repr(paths).encode() + b"DICOM")
+    """The DICOM files below a folder, or those among some files below it; what they are is cached."""
+    if names is None:
+        names = files_below(folder)
+    paths = _dicom_files(folder, names)
+    found = load_or_read_each("DICOM", [str(folder / path) for path in paths], _look)
     files: list[DicomFile] = []
-    left_out: list[str] = []
-    for path, kind, series, modality, problem in load_or_compute(key, look):
+    for path, (_, kind, series, modality, problem) in zip(paths, found.values(), strict=True):
         files.append(DicomFile(path, kind, tuple(series), modality, problem))
-        if problem:
-            left_out.append(f"{folder / path}: {problem}")
-    for kind, text in OTHERS.items():
-        others = [file.path for file in files if file.kind == kind and not file.problem]
-        if others:
-            left_out.append(
-                f"{counted(len(others), f'file that is {text}', f'files that are {text}')}, {_first(others)}"
-            )
-    slices = [file for file in files if file.kind == SLICE]
-    return Tree(slices, [file for file in files if file.kind == LABEL], left_out)
+    return Tree(folder, files)
 
 
 def _first(names: Sequence[str]) -> str:
     return f"the first is {names[0]}"
 
 
-def _look(folder: Path, path: str) -> DicomFile:
+def _look(path: str) -> DicomFile:
     """What the header of a file says."""
     try:
-        return _describe(path, read_header(folder / path, ELEMENTS))
+        return _describe(path, read_header(path, ELEMENTS))
     except Exception as error:  # a damaged file makes pydicom raise anything
         return DicomFile(path, OTHER, problem=f"cannot be read ({one_line(error)})")
 
@@ -175,6 +182,7 @@ def series_of(slices: Iterable[DicomFile], folder: Path) -> list[Series]:
     parents = {uid: os.path.commonpath(map(os.path.dirname, files)) for uid, files in files_by_uid.items()}
     counts = Counter(parents.values())
     numbers: Counter[str] = Counter()
+    names: set[str] = set()
     found: list[Series] = []
     for uid, files in files_by_uid.items():
         parent = parents[uid]
@@ -184,6 +192,9 @@ def series_of(slices: Iterable[DicomFile], folder: Path) -> list[Series]:
         elif counts[parent] > 1:
             numbers[parent] += 1
             name = f"{name}/series_{numbers[parent]}"
+        while name in names:
+            name += "_2"
+        names.add(name)
         found.append(Series(name, uid, tuple(files)))
     return sorted(found, key=lambda series: natural_sort_key(series.name))
 
@@ -236,8 +247,9 @@ class LabeledSeries(NamedTuple):
 def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
     """A series in each folder `images/CASE`, or file `images/CASE.dcm`, whose label is called `masks/CASE`."""
     tree = read_tree(images)
+    all_slices = tree.of_kind(SLICE)
     slices_by_case: dict[str, list[DicomFile]] = {}
-    for file in tree.slices:
+    for file in all_slices:
         top, slash, _ = file.path.partition("/")
         slices_by_case.setdefault(top if slash else _stem(top), []).append(file)
     label_files, lost = find_masks(masks, slices_by_case, config.mask_suffix, LABEL_SUFFIXES)
@@ -250,14 +262,15 @@ def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
             lost.append(f"{case}: holds {count} series; keep one")
             label_files.pop(case, None)
     cases = Cases(image_files, {**label_files}, lost)
-    return LabeledSeries((images, masks), cases, _modality(tree.slices), tuple(tree.left_out))
+    return LabeledSeries((images, masks), cases, _modality(all_slices), tuple(tree.left_out((PICTURE, OTHER))))
 
 
 def _by_reference(folder: Path) -> LabeledSeries:
     """The series of a tree to which its labels refer; others are left out."""
     tree = read_tree(folder)
-    all_series = series_of(tree.slices, folder)
-    if not tree.labels:
+    slices = tree.of_kind(SLICE)
+    all_series = series_of(slices, folder)
+    if not tree.of_kind(LABEL):
         raise DataError(
             f"{folder}: holds {len(all_series)} DICOM series and no label of them, SEG or RTSTRUCT; labels of other"
             " formats lie in masks/CASE.nii.gz beside images/CASE (docs/dicom.md)"
@@ -266,19 +279,19 @@ def _by_reference(folder: Path) -> LabeledSeries:
     images: dict[str, str | Files] = {}
     labels: dict[str, Files] = {}
     lost: list[str] = []
-    for label in tree.labels:
+    for label in tree.of_kind(LABEL):
         labeled = [by_uid[uid] for uid in label.series if uid in by_uid]
         if not labeled:
             lost.append(f"{label.path}: label without the series that it refers to")
         for series in labeled:
             images[series.name] = series.files
             labels[series.name] = (*labels.get(series.name, ()), label.path)
-    left_out = list(tree.left_out)
+    left_out = tree.left_out((PICTURE, OTHER))
     others = [series.name for series in all_series if series.name not in images]
     if others:
         left_out.append(f"{counted(len(others), 'series', 'series')} without a label, {_first(others)}")
     used = {uid for uid, series in by_uid.items() if series.name in images}
-    modality = _modality(file for file in tree.slices if file.series[0] in used)
+    modality = _modality(file for file in slices if file.series[0] in used)
     return LabeledSeries((folder, folder), Cases(images, {**labels}, lost), modality, tuple(left_out))
 
 
@@ -295,7 +308,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
     for labeled in splits:
         for files in labeled.cases.masks.values():
             labels.append(tuple(os.path.join(labeled.folders[1], file) for file in as_files(files)))
-    paths = [path for files in labels for path in files]
+    paths = list(chain.from_iterable(labels))
     named = [path for path in paths if not path.lower().endswith(VOLUME_SUFFIXES)]
     if named and len(named) < len(paths):
         other = next(path for path in paths if path not in named)

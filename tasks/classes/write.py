@@ -6,6 +6,8 @@ import numpy as np
 
 from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
+from data_utils.image_io.dicom.write import Regions
+from data_utils.image_io.formats import Segments
 from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
@@ -26,6 +28,7 @@ class ClassFormat(MaskFormat):
         self.colors = class_colors(class_map.values)
         self.true_class_map = class_map
         self.written_values = class_map.values
+        self.segments = segments_of(class_map)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "ClassFormat":
@@ -44,3 +47,24 @@ class ClassFormat(MaskFormat):
                 numbers[index] = 0
             properties.append({"class": name, "value": value if isinstance(value, int) else value_text(value)})
         yield Areas(numbers[prediction.labels], properties)
+
+    def regions(self, labels: np.ndarray) -> Regions:
+        chosen = [index for index in range(len(self.names)) if index != self.class_map.background]
+        numbers = np.zeros(len(self.names), np.uint8)
+        numbers[chosen] = np.arange(1, len(chosen) + 1)
+        names = [self.names[index] for index in chosen]
+        return Regions(names, self.colors[chosen].tolist(), numbers[labels], are_bits=False)
+
+
+def segments_of(class_map: ClassMap) -> Segments | None:
+    """The mask value of each class but the background; None if values are colors."""
+    segments: list[tuple[str, int]] = []
+    outside = 0
+    for index, (name, value) in enumerate(zip(class_map.names, class_map.values, strict=True)):
+        if not isinstance(value, int):
+            return None
+        if index == class_map.background:
+            outside = value
+        else:
+            segments.append((name, value))
+    return Segments(tuple(segments), outside=outside)

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassMasks, layered_label
-from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile
+from data_utils.image_io.dicom.write import Regions
+from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, Segments
 from runtime.errors import ImageError, SettingsError
 from runtime.files import replace_file
 from tasks.drawing import outline_classes, palette
@@ -79,6 +80,7 @@ class OverlapFormat(BitFormat):
         self.reader = OverlapReader(self.classes)
         self.class_folders = folder_names(self.classes)
         self.mask_extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
+        self.segments = Segments(tuple((name, bit) for bit, name in enumerate(self.classes)), are_bits=True)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "OverlapFormat":
@@ -114,6 +116,9 @@ class OverlapFormat(BitFormat):
         for bit, name in enumerate(self.classes):
             yield Areas((prediction.labels >> bit & 1).astype(np.uint8), [{"class": name}])
 
+    def regions(self, labels: np.ndarray) -> Regions:
+        return Regions(self.classes, self.colors[1:].tolist(), labels, are_bits=True)
+
 
 class PageFormat(OverlapFormat):
     """A TIFF with a page of 0 and 1 for each class; it is not georeferenced.
@@ -127,6 +132,7 @@ class PageFormat(OverlapFormat):
     def __init__(self, classes: Sequence[str], suffix: str) -> None:
         super().__init__(classes)
         self.mask_extensions = [suffix]
+        self.segments = None
 
     def write_mask(self, image: PredictedImage) -> None:
         labels = image.prediction.labels

@@ -120,7 +120,9 @@ def test_a_file_that_no_mask_can_be_is_no_folder(call, output, capsys):
     with pytest.raises(SystemExit) as end:
         prepare(call, CLASSES, "in/a.png", output)
     assert end.value.code == 2
-    assert f"--output {output}: a mask is a file .png, .tif or .nii.gz; give one of these" in capsys.readouterr().err
+    assert (
+        f"--output {output}: a mask is a file .png, .tif, .nii.gz or .dcm; give one of these" in capsys.readouterr().err
+    )
     assert not (call / output).exists()
 
 

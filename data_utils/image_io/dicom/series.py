@@ -5,11 +5,12 @@ from contextlib import ExitStack
 from functools import partial
 from io import BytesIO
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.dicom.headers import SUFFIXES, load_pydicom, read_header, required, starts_as_dicom
+from data_utils.image_io.dicom.headers import SUFFIXES, is_dicom, load_pydicom, read_header, required, starts_as_dicom
 from data_utils.image_io.dicom.planes import Plane, planes_of
 from data_utils.image_io.formats import PageFile, check_memory
 from data_utils.image_io.stored_volume import StoredVolume
@@ -179,10 +180,8 @@ class DicomImage(WindowedArray):
             if not starts_as_dicom(source):
                 return None
             source = BytesIO(source)
-        elif not str(source).lower().endswith(SUFFIXES):
+        elif not _may_be_dicom(source) or not is_dicom(source):
             return None
-        else:
-            check_regular(source)
         header = load_pydicom().dcmread(source)
         frames = int(header.get("NumberOfFrames") or 1)
         if frames != 1:
@@ -195,3 +194,9 @@ class DicomImage(WindowedArray):
         if pixels.dtype.kind == "f":
             pixels = pixels.astype(np.float32)
         return cls(pixels)
+
+
+def _may_be_dicom(path: str | Path) -> bool:
+    """Whether a file is called like DICOM: it has such an extension, none, or the end of a number."""
+    suffix = Path(path).suffix.lower()
+    return suffix in SUFFIXES or not suffix[1:].isalpha()

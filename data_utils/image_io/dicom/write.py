@@ -47,12 +47,8 @@ class Regions(NamedTuple):
         return self.labels == index + 1
 
 
-def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries, model: str) -> None:
-    """Write a binary segment for each region, even if it is empty.
-
-    Args:
-        model: what is said of the model that has drawn them.
-    """
+def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries) -> None:
+    """Write a binary segment for each region, even if it is empty."""
     load_pydicom()
     import highdicom
     from pydicom.sr.codedict import codes
@@ -88,7 +84,7 @@ def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries, mo
         sop_instance_uid=highdicom.UID(),
         instance_number=1,
         manufacturer=PRODUCT,
-        manufacturer_model_name=model,
+        manufacturer_model_name=ALGORITHM,
         software_versions=VERSION,
         device_serial_number="0",
         content_label="SEGMENTATION",
@@ -111,7 +107,7 @@ def _headers(series: DicomSeries) -> list[Any]:
     return headers
 
 
-def write_structures(file: BinaryIO, regions: Regions, series: DicomSeries, model: str) -> None:
+def write_structures(file: BinaryIO, regions: Regions, series: DicomSeries) -> None:
     """Write the outlines of the regions in each slice; a hole is a contour of its own inside another."""
     pydicom = load_pydicom()
     headers = _headers(series)
@@ -130,7 +126,7 @@ def write_structures(file: BinaryIO, regions: Regions, series: DicomSeries, mode
     dataset.SeriesDescription = f"Structures by {PRODUCT}"
     dataset.OperatorsName = ""
     dataset.Manufacturer = PRODUCT
-    dataset.ManufacturerModelName = model
+    dataset.ManufacturerModelName = ALGORITHM
     dataset.SoftwareVersions = VERSION
     dataset.FrameOfReferenceUID = first.FrameOfReferenceUID
     dataset.StructureSetLabel = "SEGMENTATION"

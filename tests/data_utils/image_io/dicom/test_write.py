@@ -46,7 +46,7 @@ def write(folder: Path, bits: np.ndarray, affine: np.ndarray, series: VolumeFile
     files = {"SEG": folder / "seg.dcm", "RTSTRUCT": folder / "rt.dcm"}
     for name, path in files.items():
         with path.open("wb") as file:
-            write_regions(file, regions, series, "model", as_contours=name == "RTSTRUCT")
+            write_regions(file, regions, series, as_contours=name == "RTSTRUCT")
     return files
 
 

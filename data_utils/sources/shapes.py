@@ -1,6 +1,7 @@
 """The built-in data set: generated pictures of overlapping shapes, nothing to download."""
 
 import operator
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image
@@ -9,6 +10,7 @@ from data_utils.sources.records import Record, Rows
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
 SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
+KEPT = 1024  # pictures, of 57 kB on average, that a process keeps: to draw one takes longer than to train on it
 VAL_FIRST = 1_000_000  # validation counts from here, so that no length of training split ever reaches it
 
 
@@ -32,12 +34,14 @@ class Shapes(Rows):
         if not -self.length <= i < self.length:
             raise IndexError(f"index {i} of {self.length} shapes pictures")
         index = self.first + i % self.length
-        image, mask = _render(np.random.default_rng([self.seed, index]))
+        image, mask = _render(self.seed, index)
         return {"image": image, "target": mask, "name": f"shapes-{index:06d}"}
 
 
-def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A picture (H, W, 3) and its class indices (H, W), uint8 both."""
+@lru_cache(KEPT)
+def _render(seed: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """A picture (H, W, 3) and its class indices (H, W), uint8 both, which nobody may write to."""
+    rng = np.random.default_rng([seed, index])
     height, width = SIZES[rng.integers(len(SIZES))]
     image = _background(rng, height, width)
     mask = np.zeros((height, width), np.uint8)
@@ -51,7 +55,10 @@ def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     light = 1 + strength * slope - 0.12 * (x * x + y * y)
     image *= light[:, :, None]
     image += rng.uniform(3, 10) * rng.standard_normal(image.shape, dtype=np.float32)
-    return np.rint(image.clip(0, 255)).astype(np.uint8), mask
+    pixels = np.rint(image.clip(0, 255)).astype(np.uint8)
+    pixels.setflags(write=False)
+    mask.setflags(write=False)
+    return pixels, mask
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

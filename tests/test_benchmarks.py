@@ -11,7 +11,7 @@ from PIL import Image
 
 from benchmarks import recorded, same_numbers, same_rows
 from benchmarks.sets import prepare
-from benchmarks.side_by_side import VOID, class_iou
+from benchmarks.speedrun import VOID, class_iou, speedrun_table
 from benchmarks.train import programs_table, step_seconds, write_stand_ins
 
 
@@ -65,11 +65,24 @@ def test_every_fifth_photograph_validates(tmp_path):
     }
 
 
-def test_scores_side_by_side_leave_out_void_pixels(tmp_path):
+def test_scores_of_a_speedrun_leave_out_void_pixels(tmp_path):
     for folder, rows in (("truth", [[0, 0, 7, VOID]]), ("masks", [[0, VOID, 7, 7]])):
         (tmp_path / folder).mkdir()
         Image.fromarray(np.array(rows, np.uint8)).save(tmp_path / folder / "a.png")
     assert class_iou(tmp_path / "masks", tmp_path / "truth", [0, 7]) == [1 / 2, 1]
+
+
+def test_a_row_of_the_speedrun_is_the_mean_over_seeds_and_sets():
+    lines = []
+    for number, name in enumerate(("camvid", "isbi", "people", "pavement", "hippocampus")):
+        for seed, score in enumerate((0.5, 0.7)):
+            run = {"program": "ours", "commit": "12ab", "minutes": 3.0, "set": name, "seed": seed}
+            lines.append(run | {"mean_iou": score + number / 10, "seconds": 180 + seed, "gb": 1 + seed})
+    lines.append(lines[0] | {"program": "other", "mean_iou": 0.25})
+    *_, ours, other = speedrun_table(lines)
+    scores = " | ".join(f"{score:.3f} ± 0.100" for score in (0.6, 0.7, 0.8, 0.9, 1.0))
+    assert ours == f"| ours | 12ab | 3 | {scores} | 0.800 | 180 | 2.00 |"
+    assert other == "| other | 12ab | 3 | 0.250 ± 0.000 |  |  |  |  |  | 180 | 1.00 |"
 
 
 def test_a_number_that_differs_is_named():

@@ -6,7 +6,7 @@ import numpy as np
 
 from tasks.charts import matrix_picture
 from tasks.classes.reader import ClassReader
-from tasks.classes.scores import ClassScores
+from tasks.classes.scores import ClassScores, PartlyLabeledScores
 from tasks.drawing import class_colors, mark_errors, outlined_overlay, to_rgb
 from tasks.section import Figure, Section
 from tasks.tables import Column, Table
@@ -40,7 +40,9 @@ class ClassSection(Section):
             return [Figure("Confusion matrix", "No validation image is labeled for all classes.")]
         present = np.flatnonzero(counts.sum(axis=0) + counts.sum(axis=1)).tolist()
         names = [self.names[index] for index in present]
-        text = "Percent of a row's pixels, in the images that are labeled for all classes."
+        text = "Percent of a row's pixels."
+        if isinstance(scores, PartlyLabeledScores):
+            text = "Percent of a row's pixels, in the images that are labeled for all classes."
         matrix = Figure("Confusion matrix", text, matrix_picture(counts[np.ix_(present, present)], names))
         rows = confusions(counts, self.names)
         if not rows:

@@ -77,6 +77,7 @@ def test_the_matrix_has_the_classes_that_occur(monkeypatch):
     matrix, listed = class_section("abc").figures(scores)
     assert matrices == [([[6, 2], [1, 4]], ["a", "c"])]
     assert matrix.picture.shape == (2, 2, 3)
+    assert matrix.text == "Percent of a row's pixels."
     assert rows_of(listed.table) == [["a", "c", "2"], ["c", "a", "1"]]
 
 
@@ -96,7 +97,9 @@ def test_partly_labeled_classes_say_what_cannot_be_scored():
     assert section.figures(scores)[0].text == "No validation image is labeled for all classes."
     scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([0])), 1)
     assert "No image" not in scores.score_tables()[0].note
-    assert section.figures(scores)[0].picture is not None
+    matrix = section.figures(scores)[0]
+    assert matrix.picture is not None
+    assert "in the images that are labeled for all classes" in matrix.text
 
 
 def test_only_classes_that_masks_hold_count_as_not_found():

@@ -251,7 +251,9 @@ def render_points(
         true_spots = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
     for number, spot in true_spots.items():
         if is_found[number]:
-            pen.line([spot, found_spots[number]], fill=LINE_COLOR, width=radius // 3)
+            ends = [spot, found_spots[number]]
+            pen.line(ends, fill=(0, 0, 0), width=radius // 3 + 2)  # its edge, on bright ground
+            pen.line(ends, fill=LINE_COLOR, width=radius // 3)
     for number, color in enumerate(colors.tolist()):
         if is_found[number]:
             _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))

@@ -241,6 +241,14 @@ def test_points_of_a_volume_have_their_own_color_in_each_slice():
             np.testing.assert_array_equal(picture[30 * row + 14, 30 * column + 14], color)
 
 
+@pytest.mark.parametrize("ground", [0, 255], ids=["dark", "bright"])
+def test_the_line_from_a_found_point_to_the_true_one_is_visible_on_any_ground(ground):
+    found, true = np.array([[100.0, 100.0]]), np.array([[100.0, 200.0]])
+    image = np.full((480, 480), ground, np.uint8)
+    across = render_points(image, found, np.array([True]), true, np.array([True]))[:, 150, 0]
+    assert (across != ground).sum() in (1, 2)
+
+
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
     colors = [tuple(color) for color in palette(4)[1:].tolist()]
     image = np.zeros((480, 480), np.uint8)

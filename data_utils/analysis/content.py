@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -40,15 +40,10 @@ def content_key(splits: Iterable[Records]) -> str:
         if records.metadata.label_sets:
             parts += [records.label_set(index) for index in range(len(records))]
         if len(records) and source_files(records[0]["image"]):
-            parts += [(record["name"], *_file_sizes(record["image"], record["target"])) for record in records]
+            for record in records:
+                files = source_files(record["image"]) + source_files(record["target"])
+                parts.append((record["name"], *map(_file_size, files)))
     return digest(*parts)[:12]
-
-
-def _file_sizes(*sources: ImageSource) -> list[int | None]:
-    sizes: list[int | None] = []
-    for source in sources:
-        sizes += map(_file_size, source_files(source))
-    return sizes
 
 
 def _file_size(path: str) -> int | None:
@@ -80,19 +75,12 @@ def _content(source: ImageSource) -> str:
 def _file_checksum(path: str) -> bytes:
     """The SHA-256 of a file; for a large file, of its size and of evenly spaced blocks."""
     size = os.stat(path).st_size
+    starts = np.arange(0, size, BLOCK_BYTES)
+    if size > WHOLE_BYTES:
+        starts = np.linspace(0, size - BLOCK_BYTES, WHOLE_BYTES // BLOCK_BYTES).astype(int)
     checksum = hashlib.sha256(str(size).encode())
     with open_regular(path) as file:
-        for start in _block_starts(size):
-            checksum.update(_block(file, start))
+        for start in starts.tolist():
+            file.seek(start)
+            checksum.update(file.read(BLOCK_BYTES))
     return checksum.digest()
-
-
-def _block_starts(size: int) -> list[int]:
-    if size <= WHOLE_BYTES:
-        return list(range(0, size, BLOCK_BYTES))
-    return np.linspace(0, size - BLOCK_BYTES, WHOLE_BYTES // BLOCK_BYTES).astype(int).tolist()
-
-
-def _block(file: BinaryIO, start: int) -> bytes:
-    file.seek(start)
-    return file.read(BLOCK_BYTES)

@@ -186,8 +186,8 @@ UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how 
 INFINITE_VALUE = 1e30  # numbers so far from 0 count as infinite: float32 does not hold their squares
 COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
-    " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
-    " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
+    " Store it as .npy, or as TIFF of 8 bits, or grey of 16 bits or float, uncompressed or in tiles; to train on it,"
+    " give --crop-size without --cache"
 )
 
 # set once, not around each file: the filters belong to all threads; a far larger image is still an error

@@ -47,6 +47,11 @@ class WindowedPicture(WindowedImage):
         self.format = picture.format or ""
 
     @classmethod
+    def takes(cls, file: str | Path | bytes) -> bool:
+        """Any file: Pillow knows its formats by their content."""
+        return True
+
+    @classmethod
     def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedPicture":
         picture = stack.enter_context(open_picture(file.path))
         if file.page:

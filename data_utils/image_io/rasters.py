@@ -16,6 +16,7 @@ import tifffile
 from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, BandSource, PageFile, check_memory, image_errors
 from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.tiff import (
+    TIFF_STARTS,
     check_segments,
     has_alpha,
     has_bands,
@@ -56,6 +57,7 @@ class Raster(WindowedImage):
     """
 
     suffixes = TIFF_SUFFIXES
+    marks = tuple((0, start) for start in TIFF_STARTS)
 
     def __init__(
         self,
@@ -103,8 +105,6 @@ class Raster(WindowedImage):
         A TIFF is a raster if it has a place that is read, if Pillow does not read it right, if its pages are channels,
         or if it is so large that windows of it are read.
         """
-        if not is_tiff(file.path):
-            return None
         path = file.path if isinstance(file.path, bytes) else Path(file.path)
         if file.more_channels:
             pages = (file.page or 0, *file.more_channels)

@@ -28,7 +28,7 @@ from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
-FORMATS: tuple[type[WindowedImage], ...] = (WindowedArray, Raster, DicomImage, WindowedPicture)  # the first that can
+FORMATS: tuple[type[WindowedImage], ...] = (WindowedArray, Raster, DicomImage, WindowedPicture)  # tried in this order
 Readable = ImageSource | WindowedImage
 IMAGE_SUFFIXES: tuple[str, ...] = tuple(sorted({suffix for image in FORMATS for suffix in image.suffixes}))
 
@@ -86,9 +86,10 @@ def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage
     if file.page is None:
         file = file._replace(page=page)
     for image_format in FORMATS:
-        image = image_format.open_file(file, name, stack)
-        if image is not None:
-            return image
+        if image_format.takes(file.path):
+            image = image_format.open_file(file, name, stack)
+            if image is not None:
+                return image
     raise AssertionError("the last format takes every file")
 
 

@@ -22,7 +22,7 @@ PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that
     (RGB, 3, "uint8"),
     (RGB, 4, "uint8"),
 }
-STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # tags of the place, by the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html
 PIXEL_SCALE, TIE_POINT, TRANSFORMATION = 33550, 33922, 34264
 KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS = 34735, 34736, 34737
@@ -36,7 +36,7 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # the ImageError has i
 def is_tiff(file: str | Path | bytes) -> bool:
     """Whether a name ends like that of a TIFF, or bytes begin like one."""
     if isinstance(file, bytes):
-        return file.startswith(STARTS)
+        return file.startswith(TIFF_STARTS)
     return str(file).lower().endswith(TIFF_SUFFIXES)
 
 
@@ -202,5 +202,5 @@ def has_place_tags(page: tifffile.TiffPage) -> bool:
 
 def check_segments(page: tifffile.TiffPage) -> None:
     """Raises ValueError for a page with fewer tiles or strips than its size needs, of which Pillow makes zeros."""
-    if not page.is_stk and len(page.dataoffsets) < np.prod(page.chunked):
+    if not page.is_stk and len(page.dataoffsets) < math.prod(page.chunked):
         raise ValueError("it has fewer tiles or strips than its size needs")

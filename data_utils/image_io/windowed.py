@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from io import BytesIO
 from math import prod
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +31,8 @@ class WindowedImage(ABC):
     A format of images is a subclass with `suffixes` and `open_file`, in the list `FORMATS` of `reader.py`.
 
     Attributes:
-        suffixes: how names of its files end, in small letters.
+        suffixes: how names of files of the format end, in small letters.
+        marks: byte strings that tell it where only the content of a file is known, each with its place in there.
         size: (H, W) of the picture.
         extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
         decodes_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
@@ -41,6 +43,7 @@ class WindowedImage(ABC):
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
+    marks: ClassVar[tuple[tuple[int, bytes], ...]] = ()
     size: tuple[int, int]
     extent: tuple[float, float]
     decodes_windows = True
@@ -50,8 +53,17 @@ class WindowedImage(ABC):
     palette: tuple[str, bytes] | None = None
 
     @classmethod
+    def takes(cls, file: str | Path | bytes) -> bool:
+        """Whether a file, by its name or its content, is of this format."""
+        if isinstance(file, bytes):
+            return any(file.startswith(mark, start) for start, mark in cls.marks)
+        return str(file).lower().endswith(cls.suffixes)
+
+    @classmethod
     def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedImage | None":
-        """The image of a file that stays open as long as `stack`; None if it is of another format. May raise any error.
+        """The image of a file that this format takes, and that stays open as long as `stack`. May raise any error.
+
+        None leaves the file to the next format.
 
         Args:
             name: the name of the image in messages.
@@ -97,6 +109,7 @@ class WindowedArray(WindowedImage):
     """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
 
     suffixes = (".npy",)
+    marks = ((0, b"\x93NUMPY"),)
 
     def __init__(
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
@@ -113,13 +126,9 @@ class WindowedArray(WindowedImage):
         self.extent = extent or array.shape[:2]
 
     @classmethod
-    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedArray | None":
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedArray":
         if isinstance(file.path, bytes):
-            if not file.path.startswith(b"\x93NUMPY"):
-                return None
             return cls(np.lib.format.read_array(BytesIO(file.path), allow_pickle=False))
-        if not str(file.path).lower().endswith(cls.suffixes):
-            return None
         check_regular(file.path)
         return cls(np.lib.format.open_memmap(file.path, mode="r"))
 

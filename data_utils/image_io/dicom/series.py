@@ -174,14 +174,16 @@ class DicomImage(WindowedArray):
     suffixes = (".dcm",)
 
     @classmethod
-    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> WindowedArray | None:
+    def takes(cls, file: str | Path | bytes) -> bool:
+        if isinstance(file, bytes):
+            return starts_as_dicom(file)
+        return _may_be_dicom(file) and is_dicom(file)
+
+    @classmethod
+    def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> WindowedArray:
         source: Any = file.path
         if isinstance(source, bytes):
-            if not starts_as_dicom(source):
-                return None
             source = BytesIO(source)
-        elif not _may_be_dicom(source) or not is_dicom(source):
-            return None
         header = load_pydicom().dcmread(source)
         frames = int(header.get("NumberOfFrames") or 1)
         if frames != 1:

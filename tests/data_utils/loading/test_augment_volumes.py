@@ -143,32 +143,12 @@ def test_a_volume_and_its_mask_stay_aligned(spacing):
         assert 1000 < (new_mask == 1).sum() < 4500
 
 
-@pytest.fixture(scope="module")
-def basic_augmentations():
-    """The augmentations of 400 volumes of cubic voxels, where these are basic."""
-    return [volume_augmentation((0, i), "basic") for i in range(400)]
-
-
-@pytest.fixture(scope="module")
-def thick_augmentations():
-    """The strong augmentations of 400 volumes of thick slices."""
-    return [volume_augmentation((0, i), spacing=THICK) for i in range(400)]
-
-
-def mirrored_shares(augmentations: list[Augmentation]) -> np.ndarray:
-    """The share of the volumes that are mirrored along each axis (x, y, z)."""
-    return (np.array([np.diag(augmentation.matrix) for augmentation in augmentations]) < 0).mean(axis=0)
-
-
-def test_basic_augmentation_mirrors_volumes_along_x_alone(basic_augmentations):
-    x, y, z = mirrored_shares(basic_augmentations)
-    assert 0.4 < x < 0.6
-    assert y == 0
-    assert z == 0
-
-
-def test_strong_augmentation_mirrors_volumes_along_each_axis(thick_augmentations):
-    assert all(0.4 < share < 0.6 for share in mirrored_shares(thick_augmentations))
+@pytest.mark.parametrize(("strength", "mirrored_axes"), [("basic", [True, False, False]), ("strong", [True] * 3)])
+def test_half_of_the_volumes_are_mirrored_along_x_and_if_strong_along_each_axis(strength, mirrored_axes):
+    matrices = np.array([volume_augmentation((0, i), strength, THICK).matrix for i in range(400)])
+    shares = (np.diagonal(matrices, axis1=1, axis2=2) < 0).mean(axis=0)
+    assert (shares > 0).tolist() == mirrored_axes
+    assert ((shares > 0.4) & (shares < 0.6)).tolist() == mirrored_axes
 
 
 EFFECTS = pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -46,14 +47,6 @@ class EmbeddedImage(ABC):
     @abstractmethod
     def read(self) -> bytes | np.ndarray:
         """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
-
-
-class WindowSource(ABC):
-    """A window of a larger image or mask, of which windows are read in turn: a small object that can be pickled."""
-
-    @abstractmethod
-    def open(self) -> Any:
-        """A context with the `WindowedImage` of the window. Raises DataError, with the file."""
 
 
 class ClassLayers(NamedTuple):
@@ -150,6 +143,31 @@ class PointSource(NamedTuple):
     size: tuple[int, int] | None = None
 
 
+class Box(NamedTuple):
+    """Rows [top, bottom) and columns [left, right) of a scene."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class SceneWindow:
+    """A window of an image, or of an image's mask.
+
+    Args:
+        source: the image or mask.
+        name: the name of the image or mask in messages.
+        size: (H, W) of the image.
+    """
+
+    source: "ImageSource"
+    name: str
+    size: tuple[int, int]
+    box: Box
+
+
 ImageSource = (
     str
     | Path
@@ -158,7 +176,7 @@ ImageSource = (
     | np.ndarray
     | RenderedMask
     | EmbeddedImage
-    | WindowSource
+    | SceneWindow
     | VolumeFile
     | PointSource
     | BandSource

@@ -14,7 +14,7 @@ from data_utils.image_io.formats import (
     ImageSource,
     PageFile,
     RenderedMask,
-    WindowSource,
+    SceneWindow,
     check_finite,
     image_errors,
     page_file,
@@ -23,7 +23,7 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.pictures import WindowedPicture
 from data_utils.image_io.rasters import Raster, open_bands
 from data_utils.image_io.resize import same_proportions
-from data_utils.image_io.windowed import WindowedArray, WindowedImage
+from data_utils.image_io.windowed import WindowedArray, WindowedImage, WindowedPart
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
@@ -73,8 +73,8 @@ def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage
         return WindowedPicture(content, name)
     if isinstance(content, BandSource):
         return open_bands(content, stack)
-    if isinstance(content, WindowSource):
-        return stack.enter_context(content.open())
+    if isinstance(content, SceneWindow):
+        return _open_window(content, stack)
     if content is None:
         raise ImageError(f"{name} is missing")
     file = PageFile(content) if isinstance(content, bytes) else page_file(content)
@@ -91,6 +91,20 @@ def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage
             if image is not None:
                 return image
     raise AssertionError("the last format takes every file")
+
+
+def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:
+    """The window of a scene; the scene stays open as long as `stack` is."""
+    box = window.box
+    if isinstance(window.source, RenderedMask):
+        return WindowedArray(window.source.render_part((box.top, box.bottom), (box.left, box.right)))
+    scene = stack.enter_context(open_source(window.source))
+    if scene.size != window.size:
+        sizes = f"{window.size[0]} x {window.size[1]}, its mask {scene.size[0]} x {scene.size[1]}"
+        raise DataError(f"{window.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
+    if scene.decodes_windows:
+        return WindowedPart(scene, box)
+    return _open(scene.read(*box), window.name, 0, stack)
 
 
 @contextmanager
@@ -168,7 +182,7 @@ def decode_mask(source: Readable, name: str, *, colors: bool = False) -> Decoded
 
 def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
     """How the palette of a mask of indices is stored, and its bytes, from the header alone; None for any other mask."""
-    if isinstance(source, RenderedMask | WindowSource):
+    if isinstance(source, RenderedMask | SceneWindow):
         return None
     with _decoding(source, name, "mask") as image:
         return image.palette

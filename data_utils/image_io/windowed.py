@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import COPIES, PageFile, check_memory
+from data_utils.image_io.formats import COPIES, Box, PageFile, check_memory
 from runtime.documents import check_regular
 from unet.config import IGNORE_INDEX, Preprocess
 
@@ -140,6 +140,32 @@ class WindowedArray(WindowedImage):
             return self.array
         check_memory(COPIES * self.array.nbytes, "the array")
         return np.array(self.array)
+
+
+class WindowedPart(WindowedImage):
+    """Windows of a part of an image of which windows are decoded; the box is its rows and columns in there."""
+
+    def __init__(self, image: WindowedImage, box: Box) -> None:
+        self.image = image
+        self.box = box
+        self.size = self.extent = (box.bottom - box.top, box.right - box.left)
+        self.may_lack_data = image.may_lack_data
+
+    @property
+    def is_large(self) -> bool:
+        return True  # however small: the image is large
+
+    def header(self) -> tuple[tuple[int, int], str]:
+        _, mode = self.image.header()
+        return self.size, mode
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
+        box = self.box
+        right = self.size[1] if right is None else right
+        return self.image.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
+
+    def pixels(self) -> np.ndarray:
+        return np.asanyarray(self.read(0, self.size[0]))
 
 
 def strips(image: WindowedImage) -> Iterator[Image.Image | np.ndarray]:

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.formats import Box, ImageSource, SceneWindow
 from data_utils.image_io.places import Grid, Place, read_source_grid
-from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.records import Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError

@@ -5,9 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from data_utils.image_io.formats import BandSource, ImageSource, PageFile, WindowSource, page_file
+from data_utils.image_io.formats import BandSource, ImageSource, PageFile, SceneWindow, page_file
 from data_utils.image_io.places import PlacedMask, on_grid, read_source_grid
-from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.records import Record, Records, change
 from runtime.console import counted
@@ -46,7 +45,7 @@ def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
 
     An array and a window of a scene hold the model's bands already.
     """
-    if isinstance(source, WindowSource | np.ndarray):
+    if isinstance(source, SceneWindow | np.ndarray):
         return source
     if preprocess.place or preprocess.bands:
         return with_bands(source, preprocess.bands)

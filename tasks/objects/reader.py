@@ -13,10 +13,9 @@ import numpy as np
 from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.formats import ImageSource, RenderedMask, SceneWindow, VolumeFile, is_drawn
 from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices

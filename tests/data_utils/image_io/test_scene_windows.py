@@ -1,6 +1,6 @@
 """Windows of scenes: each reads its own part of an image or a mask.
 
-Module: data_utils/image_io/scene_windows.py.
+Module: data_utils/image_io/reader.py.
 """
 
 from dataclasses import replace
@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from support.rasters import write_raster
 
+from data_utils.image_io.formats import Box, SceneWindow
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
-from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from runtime.errors import DataError
 
@@ -41,7 +41,7 @@ def test_a_window_of_an_image_is_its_own_part(image_window):
 
 
 def test_a_window_of_an_image_is_read_in_parts(image_window):
-    with image_window.open() as picture:
+    with open_source(image_window) as picture:
         assert picture.may_lack_data
         assert picture.decodes_windows
         assert picture.extent == (7, 12)
@@ -68,7 +68,7 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13))
     expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
     assert read_mask(window, "a").tolist() == expected
-    with window.open() as picture:
+    with open_source(window) as picture:
         assert picture.size == (2, 6)
         assert picture.read(0, 2).tolist() == expected
 

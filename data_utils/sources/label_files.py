@@ -15,7 +15,8 @@ from data_utils.image_io.formats import source_files
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations.documents import rows_of, text_of
-from data_utils.sources.folder import composed, walk
+from data_utils.sources.annotations.layout import files_below
+from data_utils.sources.folder import composed
 from data_utils.sources.records import ALL, UNLISTED, LabelSet, Records, describe
 from runtime.console import listing
 from runtime.errors import DataError
@@ -72,11 +73,8 @@ class Table(NamedTuple):
         if len(self.images) == len(self.rows):
             return
         stems: set[str] = set()
-        for parent, _, names in walk(self.file.parent):
-            below = os.path.relpath(parent, self.file.parent).replace(os.sep, "/")
-            for name in names:
-                if name.lower().endswith(SUFFIXES):
-                    stems.update(_tails(_stem(f"{below}/{name}".removeprefix("./"))))
+        for file in files_below(self.file.parent, SUFFIXES):
+            stems.update(_tails(_stem(file.replace(os.sep, "/"))))
         unknown = [key for key in self.rows if key not in stems and key not in self.images]
         if unknown:
             texts = [f"{self.rows[key].location.rpartition(': ')[2]}: {key[:LENGTH]!r}" for key in unknown]
@@ -221,10 +219,10 @@ def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) 
         table, rule = files_by_folder.get(os.path.dirname(image), (None, None))
         labels = (table and table.find(image, record["name"])) or rule
         classes = records.label_set(i)
-        if table and labels is None:
-            unlisted.append(i)
         if labels is None and classes is not None:
             labels = ImageLabels(classes, records.metadata.label_sets[classes])
+        if table and labels is None:
+            unlisted.append(i)
         all_labels.append(labels)
     return with_labels(records, all_labels, unlisted)
 
@@ -232,7 +230,7 @@ def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) 
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[int] = ()) -> Records:
     """The records with the label set of each, None for all classes; unchanged if all have all classes.
 
-    `unlisted` are the records that are missing in the `classes.csv` of their folder.
+    `unlisted` are records without labels that are missing in the `classes.csv` of their folder.
     """
     locations: dict[LabelSet, str] = {}
     for each in labels:
@@ -242,6 +240,5 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
         return records
     number_by_set = {classes: number for number, classes in enumerate(locations)}
     numbers = np.array([ALL if each is None else number_by_set[each.classes] for each in labels], np.int32)
-    indices = np.array(unlisted, np.int64)
-    numbers[indices] = np.where(numbers[indices] == ALL, UNLISTED, numbers[indices])
+    numbers[np.array(unlisted, np.int64)] = UNLISTED
     return describe(records, numbers, label_sets=locations)

@@ -83,7 +83,7 @@ class Contents(NamedTuple):
 
 
 # of a file that cannot be read: it is assumed to hold its image, so that it is reported as that image's problem
-UNREADABLE = Contents({}, "", True, 0, (None, None), ())
+UNREADABLE = Contents({}, "", True, 0, [None, None], [])
 
 
 class LabelmeFile(NamedTuple):
@@ -230,7 +230,7 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     by_stem = images_by_stem(images)
     found: list[LabelmeFile] = []
     for file, fields in zip(files, load_or_read_each("labelme", paths, _try_contents).values(), strict=True):
-        contents = Contents(*fields) if fields else UNREADABLE
+        contents = Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
         if image is None:
             path = find_file(contents.image, [os.path.join(folder, os.path.dirname(file)), str(images)])
@@ -246,11 +246,11 @@ def images_by_stem(folder: Path) -> dict[str, str]:
     return files_by_stem(folder, "images") if holds_pictures(folder) else {}
 
 
-def _try_contents(path: str) -> Contents | None:
+def _try_contents(path: str) -> Contents:
     try:
         return contents_of(path)
     except DataError:  # the error is reported when the file is drawn
-        return None
+        return UNREADABLE
 
 
 def contents_of(path: str) -> Contents:

@@ -42,7 +42,8 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
     Raises DataError for points that are asked for and not understood, and where a flag must say what is meant: beside
     annotations, and in nnLandmark's folders, whose labels are cubes around the points.
     """
-    root, config = folder.root, folder.config
+    root = folder.root
+    config = folder.config
     is_asked = config.task == LANDMARKS
     if config.task is not None and not is_asked:
         return {}
@@ -54,9 +55,10 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
             )
         return {}
     points = find_points(root, folder.named_splits, explicit=is_asked)
-    lines = other_csv_files(root) if is_asked and not points else []
-    if lines:
-        raise DataError(f"--task {config.task}: {listing(lines, separator='; ')}")
+    if is_asked and not points:
+        lines = other_csv_files(root)
+        if lines:
+            raise DataError(f"--task {config.task}: {listing(lines, separator='; ')}")
     is_sure = is_asked or any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
     if points and not is_sure and find_annotated(folder):
         file = next(iter(points.values())).files[0]

@@ -43,7 +43,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             if file.image == "":
                 path = folder / file.path
             # others belong to something else
-            if file.contents is not UNREADABLE or labelme.is_labelme(folder / file.path):
+            if file.contents != UNREADABLE or labelme.is_labelme(folder / file.path):
                 entries.append(points_of(folder / file.path, os.path.relpath(path, root), file.contents))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
@@ -56,7 +56,7 @@ def read(file: Path) -> PointTable | None:
 
 def points_of(file: Path, image: str, contents: Contents = UNREADABLE) -> ImagePoints:
     """The points of a file, all of one image; `contents` are those of the file if it has been read."""
-    if contents is UNREADABLE:
+    if contents == UNREADABLE:
         contents = contents_of(str(file))
     entry = ImagePoints(str(file), image, said_size(*contents.size))
     for index, label, positions, description in contents.points:

@@ -77,13 +77,15 @@ def stream_logits(
                 axes = [_weigh(spans, axis, tiling, logits.device) for axis, spans in enumerate(axis_spans)]
             if sums is None:
                 sums = logits.new_zeros(len(logits), *row.shape[1:])
-                if shared is not None:
+                if shared is not None and len(size) == 3:  # half of a row: there is no room for it beside the sums
                     sums[:, : shared.shape[1]] = shared
-                    shared = None  # of a volume this is half of a row: there is no room for it beside the sums
+                    shared = None
             weight = _outer([axis.weights[tile] for axis, tile in zip(axes, numbers, strict=True)])
             sums[_window(axis_spans, numbers)] += weight.to(logits.dtype) * logits
         assert sums is not None  # a row has tiles
         del logits  # of the last tiles
+        if shared is not None:
+            sums[:, : shared.shape[1]] += shared
         first, *others = [axis.totals for axis in axes]
         top, bottom = axis_spans[0][number]
         if number + 1 < len(axis_spans[0]):

@@ -29,6 +29,7 @@ DEPTH_SHIFT = 8
 CERTAINTY_SHIFT = 16
 BLUR = 1.0  # pixels, standard deviation: smooths the steps of a learned depth, which are no objects
 PEAK = 26  # of LEVELS: a seed is so much deeper than every path from it to a deeper place
+PIXELS_AT_ONCE = 2**24  # in which connected components are found
 MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
 
 
@@ -143,6 +144,7 @@ def find_objects(answers: np.ndarray, task: Objects) -> list[DetectedObject]:
     for window, is_object in _separate(answers):
         pixels = answers[window][is_object]
         if len(pixels) < task.smallest:
+            answers[window][is_object] = 0
             continue
         if len(found) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
@@ -172,17 +174,42 @@ def _separate(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarr
     """The box of each object, as an index of the answers, and the object's pixels in the box, bool."""
     from scipy import ndimage
 
+    for window, is_component in _components(answers):
+        pieces = separate_objects(np.where(is_component, answers[window], 0))
+        for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
+            inner_window = []
+            for outer, side in zip(window, inner, strict=True):
+                inner_window.append(slice(outer.start + side.start, outer.start + side.stop))
+            yield tuple(inner_window), pieces[inner] == piece
+
+
+def _components(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The box of each connected component of answers above 0, as an index of them, and its pixels in the box, bool.
+
+    They are found some rows at a time, so that little of a large array is in memory. A component that may go on below
+    is found with the next rows. Whoever takes a component leaves none of its answers above 0.
+    """
+    from scipy import ndimage
+
     if isinstance(answers, np.memmap):
         give_back_freed_memory()  # of tiles, which are all computed
-    components, _ = ndimage.label(answers)
-    release(answers)
-    for component, box in enumerate(ndimage.find_objects(components), 1):
-        pieces = separate_objects(np.where(components[box] == component, answers[box], 0))
-        for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
-            window = []
-            for outer, side in zip(box, inner, strict=True):
-                window.append(slice(outer.start + side.start, outer.start + side.stop))
-            yield tuple(window), pieces[inner] == piece
+    usual_rows = max(1, PIXELS_AT_ONCE * len(answers) // answers.size)
+    rows = usual_rows
+    top = 0
+    while top < len(answers):
+        bottom = top + rows
+        components, _ = ndimage.label(answers[top:bottom] > 0)
+        next_top = bottom
+        for component, box in enumerate(ndimage.find_objects(components), 1):
+            first = top + box[0].start
+            stop = top + box[0].stop
+            if stop == bottom < len(answers):
+                next_top = min(next_top, first)
+            else:
+                yield (slice(first, stop), *box[1:]), components[box] == component
+        rows = usual_rows if next_top > top else 2 * rows  # for a component that is higher
+        top = next_top
+        release(answers)
 
 
 def separate_objects(answers: np.ndarray) -> np.ndarray:

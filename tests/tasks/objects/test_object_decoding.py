@@ -158,6 +158,19 @@ def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     assert [part.tolist() for part in unpack_answers(answers)] == [[[1, 0]], [[255, 0]], [[255, 0]]]
 
 
+@pytest.mark.parametrize("pixels", [1, 200, 1000])
+@pytest.mark.parametrize("size", [(60, 40), (20, 15, 12)], ids=["image", "volume"])
+def test_objects_are_found_some_rows_at_a_time_as_in_the_whole(monkeypatch, pixels, size):
+    answers = noisy_answers(size, seed=0)
+    rules = {"smallest": 12, "fills_holes": True}
+    labels, expected = decode(answers, **rules)
+    monkeypatch.setattr("tasks.objects.decode.PIXELS_AT_ONCE", pixels)
+    found_labels, objects = decode(answers, **rules)
+    np.testing.assert_array_equal(found_labels, labels)
+    assert objects == expected
+    assert len(expected) > 5
+
+
 def test_objects_that_are_too_small_are_left_out():
     labels, objects = decode(true_answers(np.pad([[1, 0, 2, 2]], 2)), smallest=2)
     assert [item.size for item in objects] == [2]

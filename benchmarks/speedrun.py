@@ -5,19 +5,19 @@ python benchmarks/speedrun.py run DATA RESULTS --peer "nnU-Net 2.6=bash peer.sh 
 python benchmarks/speedrun.py table RESULTS
 
 What DATA holds is said in benchmarks/sets.py. Each program has one core and one thread, and trains on the same RGB
-files, in {data}/train/images and {data}/train/masks; CamVid's void is 255 in the masks. The masks of {data}/val/images
-are scored here at their own size. Each run becomes a line of RESULTS/speedrun.jsonl, and is not repeated if it has one.
+files, in {data}/train/images and {data}/train/masks; CamVid's void is 255. The masks of {data}/val/images are scored at
+their own size. Each run becomes a line of RESULTS/speedrun.jsonl, and is not repeated if it has one.
 
 - Ours: `train.py --dataset SET --max-minutes MINUTES --seed SEED`, whose minutes are of processor time here, and
   include evaluations and the report; and the same with `--encoder none`, without pretrained weights.
-- Pytorch-UNet, a checkout of https://github.com/milesial/Pytorch-UNet: `train.py --classes N --amp`, as many epochs as
-  fit; the weights are kept where the time of its main process ends, for its script saves only after an epoch. It holds
-  out a tenth of the training images, and takes no seed.
+- Pytorch-UNet, a checkout of https://github.com/milesial/Pytorch-UNet: `train.py --classes N --amp`. Its weights are
+  kept where the time of its main process ends; it holds out a tenth of the training images, and takes no seed.
 - A peer: any command that writes the masks into {folder}/masks, with the mask values and names of {data}/val/masks.
 """
 
 import argparse
 import json
+import math
 import os
 import runpy
 import shlex
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def write_set(source: Path, folder: Path, name: str) -> None:
                     image = Image.open(folder / part / "images" / f"{file.stem}.png")
                     picture = picture.resize(image.size, Image.NEAREST)
                     if name == "camvid":
-                        picture = picture.point(lambda value: VOID if value == 11 else value)
+                        picture = picture.point([*range(11), VOID, *range(12, 256)])
                 picture.save(folder / part / kind / f"{file.stem}.png")
 
 
@@ -98,10 +99,11 @@ def train_pytorch_unet(checkout: str, data: str, minutes: str) -> None:
     Path("data/masks").symlink_to(f"{data}/train/masks")
     write_stand_ins(Path("stand_ins"))
     sys.path[:0] = [checkout, "stand_ins"]
-    for name in [name for name in sys.modules if name.split(".")[0] == "unet"]:
-        del sys.modules[name]  # its package has the name of ours
-    wandb = SimpleNamespace(init=lambda **_: SimpleNamespace(config={}, log=log), Image=id, Histogram=id)
-    sys.modules["wandb"] = wandb
+    for name in list(sys.modules):
+        if name.split(".")[0] == "unet":
+            del sys.modules[name]  # its package has the name of ours
+    experiment = SimpleNamespace(config={}, log=log)
+    sys.modules["wandb"] = SimpleNamespace(init=lambda **_: experiment, Image=id, Histogram=id)
     name = Path(data).name
     outputs = len(CLASSES[name]) + (name == "camvid")  # to Pytorch-UNet void is a class
     sys.argv = ["train.py", "--classes", str(outputs), "--epochs", "1000000", "--amp"]
@@ -112,19 +114,22 @@ def measure(template: str, data: Path, folder: Path, minutes: float, seed: int) 
     """Run a program and score its masks; seconds are of its processes that have ended, memory is the largest one's."""
     folder.mkdir(parents=True)
     values = {"data": data, "folder": folder, "minutes": minutes, "seed": seed}
-    command = [word.format(**values) for word in shlex.split(template)]
+    command = []
+    for word in shlex.split(template):
+        command.append(word.format(**values))
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         for model in MODELS:
             if (folder / model).exists():
-                predict = [ROOT / "predict.py", "--model", folder / model, "--input", data / "val" / "images"]
-                predict += ["--output", folder / "masks"]
-                subprocess.run([sys.executable, *map(str, predict)], check=True, stdout=log, stderr=log)
+                predict = [sys.executable, ROOT / "predict.py", "--model", folder / model]
+                predict += ["--input", data / "val" / "images", "--output", folder / "masks"]
+                subprocess.run(predict, check=True, stdout=log, stderr=log)
     ious = class_iou(folder / "masks", data / "val" / "masks", CLASSES[data.name])
     seconds = usage.ru_utime + usage.ru_stime
-    return {"mean_iou": float(np.mean(ious)), "iou": ious, "seconds": seconds, "gb": usage.ru_maxrss * 1024 / 1e9}
+    memory = usage.ru_maxrss * 1024 / 1e9
+    return {"mean_iou": float(np.mean(ious)), "iou": ious, "seconds": seconds, "gb": memory}
 
 
 def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
@@ -134,7 +139,8 @@ def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
     index[values] = range(len(values))
     matrix = torch.zeros(void + 1, void + 1, dtype=torch.int64)
     for file in sorted(truth.iterdir()):
-        predicted, true = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
+        predicted = torch.from_numpy(index[np.asarray(Image.open(masks / file.name))])
+        true = torch.from_numpy(index[np.asarray(Image.open(file))])
         true[true == void] = IGNORE_INDEX
         matrix += confusion_matrix(predicted, true, void + 1)
     hits = matrix.diag()
@@ -143,14 +149,15 @@ def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
 
 def commit_of(checkout: Path) -> str:
     """The short hash of the commit of a checkout."""
-    command = ["git", "-C", str(checkout), "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.check_output(["git", "-C", checkout, "rev-parse", "--short=8", "HEAD"], text=True).strip()
 
 
 def read_results(results: Path) -> list[dict]:
     """The lines of all runs."""
     file = results / "speedrun.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if not file.exists():
+        return []
+    return list(map(json.loads, file.read_text().splitlines()))
 
 
 def run_all(args: argparse.Namespace) -> None:
@@ -173,15 +180,15 @@ def run_all(args: argparse.Namespace) -> None:
         if not data.exists():
             write_set(source, data, name)
         for minutes, seed, program in product(args.minutes, args.seeds, templates):
-            run = {"program": program, "commit": commits.get(program, ""), "minutes": minutes, "set": name}
-            run["seed"] = seed
+            commit = commits.get(program, "")
+            run = {"program": program, "commit": commit, "minutes": minutes, "set": name, "seed": seed}
             if any(run.items() <= line.items() for line in read_results(results)):
                 continue
             folder = results / "runs" / f"{name}-{minutes:g}-{seed}-{len(list(results.glob('runs/*')))}"
             try:
                 run |= measure(templates[program], data, folder, minutes, seed)
             except (OSError, subprocess.CalledProcessError) as error:
-                print(f"{program}, {name}, {minutes:g} minutes, seed {seed}: {error}; see {folder}/log", flush=True)
+                print(f"{program} on {name} failed: {error}; see {folder}/log", flush=True)
                 continue
             with (results / "speedrun.jsonl").open("a") as out:
                 out.write(json.dumps(run) + "\n")
@@ -190,26 +197,27 @@ def run_all(args: argparse.Namespace) -> None:
 def speedrun_table(lines: list[dict]) -> list[str]:
     """A row for each program, commit and number of minutes.
 
-    It has the mean IoU on each set, averaged over the seeds, ± half their range; the mean of all sets, if there are
-    runs on all; the mean of the processor seconds; and the largest memory.
+    It has the mean IoU on each set, averaged over the seeds, ± half their range; the mean of the sets; the mean of the
+    processor seconds; the largest memory. What is missing is nan.
     """
     by_row: dict[tuple[str, str, float], list[dict]] = {}
     for line in lines:
-        by_row.setdefault((line["program"], line["commit"], line["minutes"]), []).append(line)
-    rows = [["program", "commit", "minutes", *CLASSES, "mean", "seconds", "GB"], ["---"] * (6 + len(CLASSES))]
+        key = line["program"], line["commit"], line["minutes"]
+        by_row.setdefault(key, []).append(line)
+    titles = ["program", "commit", "minutes", *CLASSES, "mean", "seconds", "GB"]
+    rows = [titles, ["---"] * len(titles)]
     for (program, commit, minutes), own in by_row.items():
         row = [program, commit, f"{minutes:g}"]
         means = []
         for name in CLASSES:
             scores = [line["mean_iou"] for line in own if line["set"] == name]
-            if not scores:
-                row.append("")
-                continue
+            scores = scores or [math.nan]
             means.append(statistics.fmean(scores))
-            row.append(f"{means[-1]:.3f} ± {(max(scores) - min(scores)) / 2:.3f}")
-        row.append(f"{statistics.fmean(means):.3f}" if len(means) == len(CLASSES) else "")
-        row.append(f"{statistics.fmean(line['seconds'] for line in own):.0f}")
-        row.append(f"{max(line['gb'] for line in own):.2f}")
+            half_range = (max(scores) - min(scores)) / 2
+            row.append(f"{means[-1]:.3f} ± {half_range:.3f}")
+        seconds = statistics.fmean(map(itemgetter("seconds"), own))
+        memory = max(map(itemgetter("gb"), own))
+        row += [f"{statistics.fmean(means):.3f}", f"{seconds:.0f}", f"{memory:.2f}"]
         rows.append(row)
     return [f"| {' | '.join(row)} |" for row in rows]
 

@@ -232,4 +232,4 @@ def test_two_processes_end_at_the_same_step(tiny_folder, tmp_path):
     flags = ["--dataset", tiny_folder, "--output-dir", tmp_path / "run", *QUICK, "--max-minutes", "0.5"]
     result = launch("train.py", *flags, profile="multi_cpu", options=["--num_processes", "2"], forked=False)
     assert result.returncode == 0, result.stderr
-    assert json.loads((tmp_path / "run" / "finished.json").read_text())["step"] > 1
+    assert json.loads((tmp_path / "run" / "finished.json").read_text())["step"] >= 1

@@ -160,6 +160,21 @@ def test_killed_run_resumes_to_the_same_losses_scores_weights_and_files(tiny_fol
     assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_killed_processes_resume_bit_for_bit(tiny_folder, tmp_path, processes):
+    whole, output = tmp_path / "whole", tmp_path / "run"
+    launched = {"profile": "multi_cpu", "options": ["--num_processes", str(processes)]}
+    result = launch(*command(tiny_folder, whole), **launched)
+    assert result.returncode == 0, result.stderr
+    arguments = command(tiny_folder, output)
+    assert launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments, **launched).returncode != 0
+    result = launch(*arguments, "--resume", "auto", **launched)
+    assert result.returncode == 0, result.stderr
+    assert "resumed from" in result.stdout
+    check_same_end(output, whole)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_asked_to_stop_resumes_as_if_nothing_had_been(tiny_folder, uninterrupted, tmp_path, number):
     output = tmp_path / "run"
@@ -263,7 +278,7 @@ def streamed(tiny_folder, tmp_path_factory) -> list:
     """Flags to train on the tiny folder as a stream of small parquet files."""
     out = tmp_path_factory.mktemp("packed") / "out"
     pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
-    subprocess.run(pack, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(pack, cwd=ROOT, check=True, timeout=300)
     flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56"]
     return ["--dataset", out, *flags]
 

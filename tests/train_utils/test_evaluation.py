@@ -108,7 +108,6 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
         nonlocal way
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         result.whole = evaluate(accelerator, model, *arguments)
-        result.trains_afterwards = model.training
         with pytest.MonkeyPatch.context() as patch:
             way = "tiles"
             in_tiles(patch)
@@ -126,10 +125,6 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
         run = run_train(folder / "run", *FLAGS, "--dataset", folder, "--scale", "0.75")
     assert run.exit_code == 0, run.output
     return result
-
-
-def test_an_evaluation_puts_the_model_back_into_training(evaluations):
-    assert evaluations.trains_afterwards
 
 
 def test_large_images_alone_are_evaluated_in_exact_tiles(evaluations):

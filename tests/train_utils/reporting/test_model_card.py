@@ -110,17 +110,6 @@ def test_the_card_names_the_step_of_its_weights_with_the_versions():
     assert "mixed precision: no.\n" in text
 
 
-@pytest.mark.parametrize(
-    ("encoder", "sentence"),
-    [("resnet (apache-2.0)", "The encoder is resnet (apache-2.0), a backbone of transformers;")],
-)
-def test_the_card_names_the_encoder_with_its_weights(encoder, sentence):
-    text = card({"encoder_weights": "pretrained"}, encoder=encoder)
-    assert sentence in text
-    assert text.count("The encoder is ") == 1
-    assert "| encoder weights | pretrained |" in text
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A folder of data at a path that the card must not tell."""

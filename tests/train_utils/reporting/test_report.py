@@ -131,14 +131,6 @@ def page_of(folder: Path, best: Evaluation | None = None) -> str:
     return text_line((folder / "report.html").read_text())
 
 
-def test_a_report_names_its_run_by_the_folder(tmp_path, monkeypatch):
-    write_run(tmp_path / "cells-7", [])
-    text = page_of(tmp_path / "cells-7")
-    assert text.strip().startswith("cells-7 U-Net on shapes<i>, started 2026-01-02")
-    monkeypatch.chdir(tmp_path / "cells-7")
-    assert page_of(Path()) == text  # the folder that one is in has a name too
-
-
 def test_settings_are_reported_as_they_are_typed(tmp_path):
     run = SETTINGS["run"] | {"git_commit": "abc"}
     write_run(tmp_path, [], SETTINGS | {"num_workers": 0, "run": run})

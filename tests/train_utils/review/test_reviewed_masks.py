@@ -3,8 +3,6 @@
 Module: train_utils/review/reviewed_masks.py.
 """
 
-import math
-
 import numpy as np
 import pytest
 
@@ -190,16 +188,3 @@ def test_masks_agree_more_often_on_areas_of_a_size_and_a_probability_where_they_
     rate_areas(areas)
     assert agreement(areas[0]) == pytest.approx(0.2, abs=0.07)
     assert agreement(areas[-1]) == pytest.approx(0.9, abs=0.07)
-
-
-def test_one_area_says_little_and_many_much():
-    rate_areas([])
-    alone = area_of("car", False, probability=1.0)
-    rate_areas([alone])
-    # the mode of the posterior with priors of N(3, 1) and N(0, 1): each coefficient is its mean less the probability
-    assert math.log(alone.confidence / (1 - alone.confidence)) == pytest.approx(3 - 2 * alone.confidence, abs=1e-4)
-    many = [area_of("car", False, probability=1.0) for _ in range(21)]
-    never = area_of("car", False, probability=0.0)
-    rate_areas([*many, never])
-    assert many[0].confidence < 0.2
-    assert never.confidence == 0

@@ -175,15 +175,6 @@ def test_an_encoder_without_transformers_says_what_to_install(encoder_folders, e
         build_network(encoder_folders["resnet"])
 
 
-def test_an_encoder_is_recorded_without_the_path_of_its_folder(tmp_path):
-    folder = write_encoder(tmp_path / "mine")
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A backbone\n")
-    config = build_network(folder).config.encoder
-    assert config["_name_or_path"] == "mine"
-    assert config["license"] == "apache-2.0"
-    assert str(tmp_path) not in json.dumps(config)
-
-
 def test_a_model_with_an_encoder_is_a_start_for_other_classes(encoder_folders, encoder_model):
     first = network_with(encoder_folders["resnet"])
     start = start_from(encoder_model, {"freeze_encoder": True})

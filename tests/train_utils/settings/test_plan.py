@@ -300,18 +300,6 @@ def test_rare_classes_of_volumes_are_not_weighted(volumes):
     assert settings["optimizer"] == "adamw"
 
 
-def test_the_usual_image_decides_the_scale_and_the_mean_size_whether_there_are_crops(few, monkeypatch):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
-    info = sized(few, 10, (400, 500))
-    assert planned(info)["crop_size"] is None
-    info.train.sizes[4] = (4000, 5000)
-    settings = planned(info)
-    assert settings["scale"] == 1.0
-    assert settings["crop_size"] == (384, 480)
-    assert planned(sized(few, 10, (4096, 4096)))["scale"] == 0.25
-    assert planned(sized(few, 10, (4096, 4097)))["scale"] == 1.0  # it is read in windows
-
-
 @pytest.mark.parametrize(
     ("flags", "steps"),
     [("", 40), ("--scale 0.5", 52), ("--crop-size 32 32", 154)],

@@ -12,6 +12,7 @@ import numpy as np
 from data_utils.image_io.dicom.headers import load_pydicom, read_header
 from data_utils.image_io.dicom.labels import STRUCTURES
 from data_utils.image_io.dicom.series import DicomSeries
+from data_utils.image_io.formats import image_errors
 from runtime import VERSION
 from runtime.errors import ImageError
 
@@ -22,6 +23,8 @@ SERIES_NUMBER = 9000  # beyond those of scanners
 PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
 STUDY = ("StudyInstanceUID", "StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
 REQUIRED = ("StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID", "SOPInstanceUID", "SOPClassUID")
+LONGEST_NAME = 64  # characters of the name of a segment or structure
+CHARACTERS = "ISO_IR 192"  # DICOM's word for UTF-8
 DIGITS = 10  # of a number in text, which has 16 characters at most
 
 
@@ -74,8 +77,18 @@ def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries) ->
         masks = np.stack([regions.mask(index)[order] for index in range(len(regions.names))], axis=-1).astype(np.uint8)
     else:
         masks = regions.labels[order].astype(np.uint16)
+    headers = _headers(series, regions)
+    with image_errors(f"{series.planes[0].path}: its header"):
+        segmentation = _segmentation(headers, masks, descriptions)
+    segmentation.save_as(file)
+
+
+def _segmentation(headers: Sequence[Any], masks: np.ndarray, descriptions: Sequence[Any]) -> Any:
+    """The segmentation of masks in the order of the frames of these files."""
+    import highdicom
+
     segmentation = highdicom.seg.Segmentation(
-        source_images=_headers(series),
+        source_images=headers,
         pixel_array=masks,
         segmentation_type="BINARY",
         segment_descriptions=descriptions,
@@ -90,16 +103,36 @@ def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries) ->
         content_label="SEGMENTATION",
         series_description=f"Segmentation by {PRODUCT}",
     )
-    segmentation.save_as(file)
+    segmentation.SpecificCharacterSet = CHARACTERS
+    return segmentation
 
 
-def _headers(series: DicomSeries) -> list[Any]:
-    """The headers of the files of a series, of the words on patient and study all that must be there."""
+def _headers(series: DicomSeries, regions: Regions) -> list[Any]:
+    """The headers of the files of a series, with all words on patient and study that a label of these regions needs.
+
+    Words that are missing, or that are no date, time or sex, become empty, as the standard allows. Raises ImageError
+    for a series that a label cannot refer to, and for regions whose names DICOM cannot hold.
+    """
+    from highdicom.enum import PatientSexValues
+
+    for name in regions.names:
+        if not 0 < len(name) <= LONGEST_NAME or "\\" in name:
+            raise ImageError(
+                f"the class {name!r} cannot be named in DICOM: 1 to {LONGEST_NAME} characters, no backslash"
+            )
+    valuerep = load_pydicom().valuerep
+    kinds = {"StudyDate": valuerep.DA, "StudyTime": valuerep.TM, "PatientBirthDate": valuerep.DA}
+    kinds["PatientSex"] = PatientSexValues
     headers = [read_header(path) for path in series.slices_by_file()]
     for header in headers:
         for keyword in (*PATIENT, *STUDY):
-            if keyword not in header:
-                setattr(header, keyword, "")
+            value = header.get(keyword)
+            try:
+                if value:
+                    kinds.get(keyword, str)(value)
+            except ValueError:
+                value = None
+            setattr(header, keyword, value or "")
     missing = [keyword for keyword in REQUIRED if not headers[0].get(keyword)]
     if missing:
         path = series.planes[0].path
@@ -110,12 +143,13 @@ def _headers(series: DicomSeries) -> list[Any]:
 def write_structures(file: BinaryIO, regions: Regions, series: DicomSeries) -> None:
     """Write the outlines of the regions in each slice; a hole is a contour of its own inside another."""
     pydicom = load_pydicom()
-    headers = _headers(series)
+    headers = _headers(series, regions)
     first = headers[0]
     now = datetime.now()
     dataset = pydicom.Dataset()
     dataset.file_meta = pydicom.dataset.FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    dataset.SpecificCharacterSet = CHARACTERS
     dataset.SOPClassUID = STRUCTURES
     dataset.SOPInstanceUID = pydicom.uid.generate_uid()
     for keyword in (*PATIENT, *STUDY):

@@ -14,6 +14,7 @@ import SimpleITK
 from skimage.draw import polygon2mask
 from support.dicom import GRIDS, PATIENT, TO_LPS, write_multiframe, write_series
 
+from data_utils.image_io.dicom.labels import segment_names
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import Segments, VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, write_regions
@@ -191,3 +192,32 @@ def test_a_series_without_words_on_the_patient_gets_a_label(tmp_path):
     for path in write(tmp_path, marked(), GRIDS["LPS"], series).values():
         assert read_again(path, series).any()
     assert read_volume(series, "case")[1].size == SHAPE[::-1]
+
+
+def test_odd_words_on_the_patient_do_not_stop_a_label(tmp_path):
+    words = {"StudyDate": "2007.8.19", "PatientBirthDate": "unknown", "StudyTime": "abc", "PatientSex": "X"}
+    words |= {"SpecificCharacterSet": "ISO_IR 100", "PatientName": "M\u00fcller^J\u00f6rg"}
+    series = series_of(write_series(tmp_path / "in", np.zeros(SHAPE, np.int16), GRIDS["LPS"], **words))
+    for path in write(tmp_path, marked(), GRIDS["LPS"], series).values():
+        written = pydicom.dcmread(path)
+        assert written.PatientName == "M\u00fcller^J\u00f6rg"
+        assert not written.StudyDate
+        assert read_again(path, series).any()
+
+
+@pytest.mark.parametrize("name", ["Leber gro\u00df", "\u809d\u81d3"])
+def test_names_of_any_alphabet_are_kept(tmp_path, name):
+    series = series_of(write_series(tmp_path / "in", np.zeros(SHAPE, np.int16), GRIDS["LPS"]))
+    for as_contours in (False, True):
+        regions = Regions((name,), ((255, 0, 0),), np.ones(SHAPE[::-1], np.uint8), are_bits=False)
+        with (tmp_path / "label.dcm").open("wb") as file:
+            write_regions(file, regions, series, as_contours=as_contours)
+        assert segment_names(str(tmp_path / "label.dcm")) == [name]
+
+
+@pytest.mark.parametrize("name", ["a" * 65, "left\\right"])
+def test_a_name_that_dicom_cannot_hold_is_one_line(tmp_path, name):
+    series = series_of(write_series(tmp_path / "in", np.zeros(SHAPE, np.int16), GRIDS["LPS"]))
+    regions = Regions((name,), ((255, 0, 0),), np.ones(SHAPE[::-1], np.uint8), are_bits=False)
+    with (tmp_path / "label.dcm").open("wb") as file, pytest.raises(ImageError, match="cannot be named in DICOM"):
+        write_regions(file, regions, series)

@@ -54,7 +54,7 @@ def check_ensemble(configs: Sequence[UNetConfig]) -> None:
         if config.dims != first.dims:
             raise ModelError(f"an ensemble cannot mix a {first.dims}-D and a {config.dims}-D model")
         has_task = task_name(config) == task_name(first)
-        if not (has_task and task_of_model(config).answers_as(task_of_model(first))):
+        if not (has_task and task_of_model(config).has_outputs_of(task_of_model(first))):
             raise ModelError("an ensemble needs models of the same task")
         if _classes(config) != _classes(first):
             raise ModelError(f"an ensemble needs models of the same classes: {_classes(first)}, {_classes(config)}")

@@ -84,7 +84,7 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
     output_format = new_format(predictor.config)
     if args.file is not None:
         output_format = output_format.for_file(args.file)
-    if args.boundary and not predictor.task.answers_classes:
+    if args.boundary and not predictor.task.has_exclusive_classes:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.object_classes and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")

@@ -1,6 +1,6 @@
 """Calibration: counts for a reliability curve and for the expected calibration error.
 
-Each pixel has a confidence, the probability of its answer. The pixels are divided into bins by their confidence. Each
+Each pixel has a confidence, the probability of its class. The pixels are divided into bins by their confidence. Each
 bin counts its pixels and its right pixels, and sums their confidences, all as whole numbers: so counts of images and
 processes add up exactly, in any order. The expected calibration error is the mean over all pixels of the distance, in
 the pixel's bin, between the share of right pixels and the mean confidence (Guo et al., "On Calibration of Modern Neural

@@ -1,4 +1,4 @@
-"""From logits to predictions: the answers of the network, as files hold them."""
+"""From logits to predictions: what the network predicts, as files hold it."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from runtime.scratch import release, zeros
 from tasks.prediction import Prediction
 from tasks.task import Task
 
-UNSURE_LEVEL = 255  # the uncertainty of an answer that is as likely as any other
+UNSURE_LEVEL = 255  # the uncertainty of a class that is as likely as any other
 
 
 class Decoder(ABC):
@@ -39,18 +39,18 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What is kept of logits whose axis `dim` holds the outputs: mostly an answer for each pixel.
+        """What is kept of logits whose axis `dim` holds the outputs: mostly a class for each pixel.
 
         That axis is then dropped. The result has the type of the prediction, and is on the device of the logits.
         """
 
-    def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+    def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
         """The prediction of an image or volume from all that was kept of it, and its objects."""
-        return answers, ()
+        return decoded, ()
 
-    def finish_on_device(self, answers: Tensor) -> Tensor:
-        """`finish` for tensors, without the objects; `answers` and the prediction have a first axis of 1."""
-        return answers
+    def finish_on_device(self, decoded: Tensor) -> Tensor:
+        """`finish` for tensors, without the objects; `decoded` and the prediction have a first axis of 1."""
+        return decoded
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
         """The labels of a prediction, in the form that `Predictor` returns."""
@@ -69,7 +69,7 @@ class Decoder(ABC):
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """The entropy of the answer at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
+        """The entropy of the prediction at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
 
         Of several questions it is that of the least sure one.
         """
@@ -98,7 +98,7 @@ def decode_strips(
 ) -> Prediction:
     """The prediction of an image or volume from its logits, which come in strips from top to bottom.
 
-    Raises ImageError, with `name`, if logits are no numbers, which would pass as a sure answer.
+    Raises ImageError, with `name`, if logits are no numbers, which would pass as a sure prediction.
 
     Args:
         strips: (outputs, n, ...) each.
@@ -135,7 +135,7 @@ def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]
     arrays = {field: copy.numpy() for field, copy in zip(tensors, copies, strict=True)}
     if arrays.pop("has_infinite"):
         raise ImageError(
-            f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
+            f"{name}: the network's outputs are not finite numbers; the model is damaged, or the image has values far"
             " beyond those of training"
         )
     return arrays

@@ -1,4 +1,4 @@
-"""Predictions: what the network answers of an image or a volume, as whole arrays, and what they are written with."""
+"""Predictions: what the network says of an image or a volume, as whole arrays, and what they are written with."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ class Prediction(NamedTuple):
         labels: (H, W) or (D, H, W); for landmarks (K, n + 2), see `LandmarkDecoder`.
         objects: the objects of a model of objects, in the order of their numbers.
         probabilities: (outputs, *spatial) float32; None unless wanted, like all that follow.
-        uncertainty: (*spatial) uint8, the entropy of the answer, 255 where it is the largest.
+        uncertainty: (*spatial) uint8, the entropy of the prediction, 255 where it is the largest.
         certainty: (*spatial) or (outputs, *spatial) float32, for `Task.count_certainty`.
     """
 

@@ -158,7 +158,7 @@ class MaskFormat(PredictionFormat):
         path = self.mask_file(job)
         return VolumeFile((str(path),)) if job.volume is not None else PageFile(path)
 
-    def shades(self, labels: np.ndarray) -> np.ndarray:
+    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         """A prediction (*spatial) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
         return labels
 
@@ -171,7 +171,7 @@ class MaskFormat(PredictionFormat):
         return outlined_overlay(image, drawn, self.colors)
 
     def mask_picture(self, labels: np.ndarray) -> np.ndarray:
-        return self.colors[self.shades(labels)]
+        return self.colors[self.color_numbers(labels)]
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
@@ -180,7 +180,7 @@ class MaskFormat(PredictionFormat):
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         """The areas of a prediction (H, W) that polygons outline; several where classes overlap."""
         properties: list[Properties] = [{"class": name} for name in self.names[1:]]
-        yield Areas(self.shades(prediction.labels), properties)
+        yield Areas(self.color_numbers(prediction.labels), properties)
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job
@@ -218,7 +218,7 @@ class MaskFormat(PredictionFormat):
             save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        picture = volume_page(voxels, self.shades(labels), self.colors, header.spacing)
+        picture = volume_page(voxels, self.color_numbers(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
 

@@ -37,7 +37,7 @@ class Section:
         task_name: the Hub's name of the task, in words.
         pipeline_tag: the Hub's pipeline tag for such models.
         mask_values: the meaning of the values in a mask of the predictor.
-        answer: the line of the card's example that predicts from a {source}; empty if the answer is a mask.
+        usage: the line of the card's example that predicts from a {source}; empty if the prediction is a mask.
         flags: flags of training that only some tasks have, this one among them.
         curves: title -> {label: record}, at most two in one chart; empty for the first two of the scores' headline.
         good: the score, of those that models are compared by, from which on a model is good.
@@ -49,7 +49,7 @@ class Section:
     task_name: ClassVar[str] = "Semantic segmentation"
     pipeline_tag: ClassVar[str] = "image-segmentation"
     mask_values: ClassVar[str] = ""
-    answer: ClassVar[str] = ""
+    usage: ClassVar[str] = ""
     flags: ClassVar[Sequence[str]] = ("loss", "class_weights")
     curves: ClassVar[dict[str, dict[str, str]]] = {}
     good: ClassVar[float] = 0.9
@@ -62,7 +62,7 @@ class Section:
         self.names: Sequence[str] = reader.class_names
 
     def description(self) -> str:
-        """A sentence, in Markdown, on the answer of the model."""
+        """A sentence, in Markdown, on the prediction of the model."""
         if not self.names:
             return f"{self.task_name}: {self.reader.describe()}."
         return f"{self.task_name} into {len(self.names)} classes: {self.listed_names()}."

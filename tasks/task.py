@@ -1,4 +1,4 @@
-"""The base class of a task: the channels of the logits, the loss of an answer, and its scores."""
+"""The base class of a task: the channels of the logits, the loss, and the scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -167,12 +167,12 @@ class Task(ABC):
         scores: the class of its scores.
         target: the class of its targets.
         terms: T, the number of terms of its loss.
-        answers_classes: whether each pixel of a prediction has one class; boundaries and areas can then be scored, and
-            images ranked by their classes.
+        has_exclusive_classes: whether each pixel of a prediction has one class; boundaries and areas can then be
+            scored.
         needs_exact_tiles: whether one differing pixel may change other pixels of the prediction; --tile-size is then
             the side of the part that is used of a tile.
         partners: for each output, the output that it becomes in the mirror image; empty if no output changes.
-        mirrors: whether a mirrored image has a right answer too, so that images may be mirrored.
+        mirrors: whether a mirrored image has a right target too, so that images may be mirrored.
         measured_fields: the fields of `to_config` that come from training; models of an ensemble may differ in them.
     """
 
@@ -180,7 +180,7 @@ class Task(ABC):
     scores: ClassVar[type[Scores]]
     target: ClassVar[type[Target]]
     terms: ClassVar[int]
-    answers_classes: ClassVar[bool] = False
+    has_exclusive_classes: ClassVar[bool] = False
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True
@@ -245,7 +245,7 @@ class Task(ABC):
         return torch.stack(partial)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:
-        """(bins, 3) counts of confidences and right answers, which add up over strips and images.
+        """(bins, 3) counts of confidences and right predictions, which add up over strips and images.
 
         Args:
             certainty, prediction: what the decoder says of logits (B, outputs, *spatial); only a task whose decoder
@@ -272,7 +272,7 @@ class Task(ABC):
         """The task's entry in config.json; None for classes, since the first versions had no other task."""
         return {"name": self.name}
 
-    def answers_as(self, other: "Task") -> bool:
+    def has_outputs_of(self, other: "Task") -> bool:
         """Whether the outputs of both tasks have the same meaning, so that they can be averaged."""
         meanings = []
         for task in (self, other):

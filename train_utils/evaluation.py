@@ -31,7 +31,7 @@ class Evaluation:
         step: the optimizer step of the weights.
         loss: the mean over the validation images; None if it was not kept.
         scores: the scores of the validation images, in their order, on the CPU.
-        unreadable: the indices of the images for which the network's answers are not finite numbers.
+        unreadable: the indices of the images for which the network's outputs are not finite numbers.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Evaluation:
     unreadable: Sequence[int] = ()
 
     def check(self, records: Records, best_step: int) -> None:
-        """Raise TrainingError if an answer of the network is not a finite number: its scores would mean nothing.
+        """Raise TrainingError if an output of the network is not a finite number: its scores would mean nothing.
 
         Args:
             records: the validation records.
@@ -55,7 +55,7 @@ class Evaluation:
             remedy = f"look at the values of {names}, or {remedy}"
         kept = f"; the best model, of step {best_step}, is kept" if best_step else ""
         raise TrainingError(
-            f"step {self.step}: the network's answers for {count} of {total} validation images are not finite numbers;"
+            f"step {self.step}: the network's outputs for {count} of {total} validation images are not finite numbers;"
             f" {remedy}{kept}"
         )
 
@@ -123,10 +123,10 @@ def read_strips(
 
     Returns:
         The prediction, with a first axis of 1; the sums of `Task.finish`; whether all logits and sums are finite, a
-        bool on the device. Logits that are not finite count as 0, since no answer can be read from them.
+        bool on the device. Logits that are not finite count as 0, since no prediction can be read from them.
     """
     rendered = task.render(target)
-    answers: list[Tensor] = []
+    decoded: list[Tensor] = []
     sums: tuple[Tensor, ...] = ()
     is_finite = torch.ones((), dtype=torch.bool, device=reliability.device)
     top = 0
@@ -136,12 +136,12 @@ def read_strips(
         logits.masked_fill_(~is_finite_here, 0)
         bottom = top + logits.shape[2]
         partial = task.partial(logits, rendered.strip(top, bottom))
-        answers.append(decoder.decode(logits, dim=1))
+        decoded.append(decoder.decode(logits, dim=1))
         certainty = decoder.certainty(logits, dim=1)
         if certainty is not None:
-            reliability += task.count_certainty(certainty, answers[-1], target.strip(top, bottom))
+            reliability += task.count_certainty(certainty, decoded[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
     finished = task.finish(sums)
-    whole = torch.cat(answers, dim=2 - logits.ndim)  # the axis of rows
+    whole = torch.cat(decoded, dim=2 - logits.ndim)  # the axis of rows
     return decoder.finish_on_device(whole), finished, is_finite & finished.isfinite().all()

@@ -143,7 +143,7 @@ def _record(folder: Path, limit: MemoryLimit) -> None:
 class MemoryTrial:
     """Tries steps with a copy of the network; the accelerator is left as it was found.
 
-    Each process finds its own answer without any collective, then all take the smallest.
+    Each process tries on its own without any collective, then all take the smallest.
 
     Args:
         network: the network, still on the device where it was built.
@@ -199,8 +199,8 @@ class MemoryTrial:
             torch.cuda.reset_peak_memory_stats()  # the trial is no part of the run's peak
         if shortage and not isinstance(shortage, torch.OutOfMemoryError):  # other errors may have another cause
             say(f"memory: {one_line(shortage)}")
-        own_answer = upload(torch.tensor([shortage is None]), self.accelerator.device)
-        return bool(self.accelerator.gather(own_answer).all())
+        fits_here = upload(torch.tensor([shortage is None]), self.accelerator.device)
+        return bool(self.accelerator.gather(fits_here).all())
 
     def try_step(self, batch_split: BatchSplit) -> None:
         """Train on random images beside as much memory as training keeps on the accelerator, then free all of it."""

@@ -68,7 +68,7 @@ class Publisher:
         Returns:
             Whether there is a new best model on disk.
 
-        Raises TrainingError if an answer of the network is not a finite number.
+        Raises TrainingError if an output of the network is not a finite number.
         """
         evaluation.check(self.info.val.records, self.state.best_step)
         self.log.evaluation(evaluation)

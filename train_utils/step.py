@@ -144,7 +144,7 @@ def train_step(
     loss = add_gradients(accelerator, model, criterion, micro_batches, counts, reduction=reduction)
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or torch.inf)
-    is_made = guard.judge(loss, grad_norm, message)
+    is_made = guard.check(loss, grad_norm, message)
     optimizer.step()
     optimizer.zero_grad()
     return is_made

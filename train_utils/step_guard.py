@@ -63,7 +63,7 @@ class StepGuard:
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
-        self._values: Tensor  # (2 + MESSAGE,): loss, gradient norm and the message of the step; `judge` sets it
+        self._values: Tensor  # (2 + MESSAGE,): loss, gradient norm and the message of the step; `check` sets it
         # of steps whose results are not known yet: number, indices of this process's records, and the values to come
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
@@ -93,7 +93,7 @@ class StepGuard:
         """Copy the running statistics; call it before the forward pass."""
         self._buffers_before = [_join_buffers(buffers) for buffers in self._buffers]
 
-    def judge(self, loss: Tensor, grad_norm: Tensor | float, message: Tensor) -> Tensor:
+    def check(self, loss: Tensor, grad_norm: Tensor | float, message: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
         All arguments are values over all processes.

@@ -31,7 +31,7 @@ class Classes(PixelsAndRegions):
     name = "classes"
     scores = ClassScores
     target = ClassTarget
-    answers_classes = True
+    has_exclusive_classes = True
 
     def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): the summed weight of the valid pixels, and the number of (image, class) pairs."""

@@ -66,17 +66,17 @@ class LandmarkDecoder(Decoder):
         """The maps themselves: a landmark is read from its whole map."""
         return full_precision(logits)
 
-    def finish(self, answers: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
-        maps_at_once = max(1, MAP_BYTES // answers[0].nbytes)
+    def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+        maps_at_once = max(1, MAP_BYTES // decoded[0].nbytes)
         points = []
-        for first in range(0, len(answers), maps_at_once):
+        for first in range(0, len(decoded), maps_at_once):
             some = slice(first, first + maps_at_once)
-            points.append(read_maps(torch.from_numpy(answers[some]), self.task, some).numpy())
-            release(answers)
+            points.append(read_maps(torch.from_numpy(decoded[some]), self.task, some).numpy())
+            release(decoded)
         return np.concatenate(points), ()
 
-    def finish_on_device(self, answers: Tensor) -> Tensor:
-        return read_maps(answers[0], self.task)[None]
+    def finish_on_device(self, decoded: Tensor) -> Tensor:
+        return read_maps(decoded[0], self.task)[None]
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere

@@ -21,7 +21,7 @@ class LandmarkSection(Section):
     task_name = "Landmark detection"
     pipeline_tag = "keypoint-detection"
     flags = ()
-    answer = "points = predictor.points({source})  # name, position in pixels, presence and confidence of each"
+    usage = "points = predictor.points({source})  # name, position in pixels, presence and confidence of each"
     curves = {  # noqa: RUF012
         "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
         "AUROC of presence": {"AUROC": "eval/presence_auroc"},

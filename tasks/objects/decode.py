@@ -53,8 +53,8 @@ class DetectedObject(NamedTuple):
     score: float
 
 
-def pack_answers(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
-    """The answers of pixels, as integers of at least 32 bits.
+def pack_pixels(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
+    """The class, depth and certainty of pixels, as integers of at least 32 bits.
 
     Args:
         classes: 0 for background; it lies in the lowest eight bits.
@@ -64,13 +64,13 @@ def pack_answers(classes: Numbers, depths: Numbers, certainties: Numbers) -> Num
     return classes | (depths << DEPTH_SHIFT) | (certainties << CERTAINTY_SHIFT)
 
 
-def unpack_answers(answers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The classes, depths and certainties of `pack_answers`."""
-    return answers & BYTE, (answers >> DEPTH_SHIFT) & BYTE, answers >> CERTAINTY_SHIFT
+def unpack_pixels(packed: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The classes, depths and certainties of `pack_pixels`."""
+    return packed & BYTE, (packed >> DEPTH_SHIFT) & BYTE, packed >> CERTAINTY_SHIFT
 
 
 class ObjectDecoder(Decoder):
-    """Labels of objects, as `pack_labels` makes them; they are found in the answers of all pixels."""
+    """Labels of objects, as `pack_labels` makes them; they are found in the packed pixels of the whole image."""
 
     reading = (
         "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
@@ -79,19 +79,19 @@ class ObjectDecoder(Decoder):
     task: Objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The answer of each pixel: class, depth and certainty of not being background, as one number."""
+        """The class, the depth and the certainty of not being background of each pixel, as one number."""
         class_logits, depth_logits = _divide(logits, dim)
         classes = most_likely(class_logits, dim).int()
         depth = (depth_logits.sigmoid() * LEVELS).round().int().squeeze(dim)
         certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
-        return pack_answers(classes, depth, certainty).masked_fill(classes == 0, 0)
+        return pack_pixels(classes, depth, certainty).masked_fill(classes == 0, 0)
 
-    def finish(self, answers: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
-        return answers, find_objects(answers, self.task)
+    def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
+        return decoded, find_objects(decoded, self.task)
 
-    def finish_on_device(self, answers: Tensor) -> Tensor:
-        labels, _ = self.finish(answers[0].cpu().numpy())
-        return torch.from_numpy(labels).to(answers.device)[None]
+    def finish_on_device(self, decoded: Tensor) -> Tensor:
+        labels, _ = self.finish(decoded[0].cpu().numpy())
+        return torch.from_numpy(labels).to(decoded.device)[None]
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The probabilities of the classes, and then the depth."""
@@ -134,48 +134,48 @@ def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> T
     return replace(task, smallest=smallest, drops_border=drops_border)
 
 
-def find_objects(answers: np.ndarray, task: Objects) -> list[DetectedObject]:
-    """The objects in packed answers (*spatial) int32, in the order of their numbers.
+def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
+    """The objects in packed pixels (*spatial) int32, in the order of their numbers.
 
-    The answers are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
+    They are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
     """
     found: list[DetectedObject] = []
     first_pixels: list[tuple[int, ...]] = []  # of each object
-    for window, is_object in _separate(answers):
-        pixels = answers[window][is_object]
+    for window, is_object in _separate(packed):
+        pixels = packed[window][is_object]
         if len(pixels) < task.smallest:
-            answers[window][is_object] = 0
+            packed[window][is_object] = 0
             continue
         if len(found) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
         positions = np.argwhere(is_object) + [side.start for side in window]
         number = len(found) + 1
-        answers[window][is_object] = -number  # until all objects are known
+        packed[window][is_object] = -number  # until all objects are known
         found.append(_measure(number, window, positions, pixels))
         first_pixels.append(tuple(positions[0].tolist()))
     if task.fills_holes:
-        found = [_fill_holes(answers, detected) for detected in found]
+        found = [_fill_holes(packed, detected) for detected in found]
     order = sorted(range(len(found)), key=first_pixels.__getitem__)
     if task.drops_border:
-        order = [index for index in order if not _touches_border(found[index], answers.shape)]
+        order = [index for index in order if not _touches_border(found[index], packed.shape)]
     label_by_number = np.zeros(len(found) + 1, np.int32)  # 0 for objects that are left out
     objects = []
     for number, index in enumerate(order, 1):
         detected = found[index]
         objects.append(detected._replace(number=number))
         label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
-    for rows in row_spans(len(answers)):
-        answers[rows] = label_by_number[np.maximum(-answers[rows], 0)]
-        release(answers)
+    for rows in row_spans(len(packed)):
+        packed[rows] = label_by_number[np.maximum(-packed[rows], 0)]
+        release(packed)
     return objects
 
 
-def _separate(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """The box of each object, as an index of the answers, and the object's pixels in the box, bool."""
+def _separate(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The box of each object, as an index of the pixels, and the object's pixels in the box, bool."""
     from scipy import ndimage
 
-    for window, is_component in _components(answers):
-        pieces = separate_objects(np.where(is_component, answers[window], 0))
+    for window, is_component in _components(packed):
+        pieces = separate_objects(np.where(is_component, packed[window], 0))
         for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
             inner_window = []
             for outer, side in zip(window, inner, strict=True):
@@ -183,37 +183,37 @@ def _separate(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarr
             yield tuple(inner_window), pieces[inner] == piece
 
 
-def _components(answers: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """The box of each connected component of answers above 0, as an index of them, and its pixels in the box, bool.
+def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The box of each connected component of pixels above 0, as an index of them, and its pixels in the box, bool.
 
     They are found some rows at a time, so that little of a large array is in memory. A component that may go on below
-    is found with the next rows. Whoever takes a component leaves none of its answers above 0.
+    is found with the next rows. Whoever takes a component leaves none of its pixels above 0.
     """
     from scipy import ndimage
 
-    if isinstance(answers, np.memmap):
+    if isinstance(packed, np.memmap):
         give_back_freed_memory()  # of tiles, which are all computed
-    usual_rows = max(1, PIXELS_AT_ONCE * len(answers) // answers.size)
+    usual_rows = max(1, PIXELS_AT_ONCE * len(packed) // packed.size)
     rows = usual_rows
     top = 0
-    while top < len(answers):
+    while top < len(packed):
         bottom = top + rows
-        components, _ = ndimage.label(answers[top:bottom] > 0)
+        components, _ = ndimage.label(packed[top:bottom] > 0)
         next_top = bottom
         for component, box in enumerate(ndimage.find_objects(components), 1):
             first = top + box[0].start
             stop = top + box[0].stop
-            if stop == bottom < len(answers):
+            if stop == bottom < len(packed):
                 next_top = min(next_top, first)
             else:
                 yield (slice(first, stop), *box[1:]), components[box] == component
         rows = usual_rows if next_top > top else 2 * rows  # for a component that is higher
         top = next_top
-        release(answers)
+        release(packed)
 
 
-def separate_objects(answers: np.ndarray) -> np.ndarray:
-    """The objects of a component, numbered from 1, int32, 0 where `answers` is 0.
+def separate_objects(packed: np.ndarray) -> np.ndarray:
+    """The objects of a component, numbered from 1, int32, 0 where `packed` is 0.
 
     The seeds of the watershed are the peaks of the depth, after a little blur. A component with one peak is one object.
     """
@@ -221,22 +221,22 @@ def separate_objects(answers: np.ndarray) -> np.ndarray:
     from skimage.morphology import local_maxima, reconstruction
     from skimage.segmentation import watershed
 
-    _, depths, _ = unpack_answers(answers)
+    _, depths, _ = unpack_pixels(packed)
     depth = gaussian_filter(depths.astype(np.float32), BLUR, mode="constant").round().astype(np.int16)
-    is_component = answers > 0
-    everywhere = generate_binary_structure(answers.ndim, answers.ndim)
+    is_component = packed > 0
+    everywhere = generate_binary_structure(packed.ndim, packed.ndim)
     # `skimage.morphology.h_maxima` takes equal peaks for two, however shallow the valley between them
     lowered_peaks = reconstruction(depth - PEAK, depth, footprint=everywhere)
-    is_peak = local_maxima(lowered_peaks, connectivity=answers.ndim) & is_component
+    is_peak = local_maxima(lowered_peaks, connectivity=packed.ndim) & is_component
     seeds, count = label(is_peak, everywhere)
     if count < 2:
         return is_component.astype(np.int32)
     return watershed(LEVELS - depth, seeds, mask=is_component)
 
 
-def _measure(number: int, window: tuple[slice, ...], positions: np.ndarray, answers: np.ndarray) -> DetectedObject:
-    """An object in a box, from the positions (N, axes) and the answers (N,) of its pixels."""
-    classes, _, certainties = unpack_answers(answers)
+def _measure(number: int, window: tuple[slice, ...], positions: np.ndarray, packed: np.ndarray) -> DetectedObject:
+    """An object in a box, from the positions (N, axes) and its packed pixels (N,)."""
+    classes, _, certainties = unpack_pixels(packed)
     return DetectedObject(
         number=number,
         class_index=int(np.bincount(classes).argmax()),

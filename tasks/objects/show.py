@@ -12,8 +12,8 @@ from unet.config import IGNORE_INDEX
 
 GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
-SHADES = 12  # colors of objects, in turn
-COLORS = palette(SHADES + 1)  # the first one is of no object
+OBJECT_COLORS = 12  # colors of objects, in turn
+COLORS = palette(OBJECT_COLORS + 1)  # the first one is of no object
 
 
 class ObjectSection(Section):
@@ -43,8 +43,8 @@ class ObjectSection(Section):
         title, errors = object_errors(image, truth, pred)
         return {
             "image": to_rgb(image),
-            "truth": outline_objects(image, shade_objects(truth)),
-            "prediction": outline_objects(image, shade_objects(pred)),
+            "truth": outline_objects(image, color_objects(truth)),
+            "prediction": outline_objects(image, color_objects(pred)),
             title: errors,
         }
 
@@ -80,15 +80,15 @@ def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tup
     return f"errors: {', '.join(texts)}" if texts else "errors", picture
 
 
-def outline_objects(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
+def outline_objects(image: np.ndarray, color_numbers: np.ndarray) -> np.ndarray:
     """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
     picture = to_rgb(image).copy()
-    edges = contours(shades, outline_width(shades))
-    picture[edges] = readable_colors(COLORS[shades[edges]], below=picture[edges])
+    edges = contours(color_numbers, outline_width(color_numbers))
+    picture[edges] = readable_colors(COLORS[color_numbers[edges]], below=picture[edges])
     return picture
 
 
-def shade_objects(labels: np.ndarray) -> np.ndarray:
+def color_objects(labels: np.ndarray) -> np.ndarray:
     """(*spatial) uint8: the color, as an index of COLORS, of each pixel's object; objects that touch differ in it.
 
     Args:
@@ -103,15 +103,15 @@ def shade_objects(labels: np.ndarray) -> np.ndarray:
         release(labels)
     all_numbers = np.unique(np.concatenate(present))
     touching = np.searchsorted(all_numbers, np.unique(np.concatenate(pairs), axis=0))
-    shade_of_number = _choose_shades(len(all_numbers) - 1, touching.tolist())
-    shades = np.zeros(labels.shape, np.uint8)
+    color_of_number = _choose_colors(len(all_numbers) - 1, touching.tolist())
+    color_numbers = np.zeros(labels.shape, np.uint8)
     for rows in row_spans(len(labels)):
-        shades[rows] = shade_of_number[np.searchsorted(all_numbers, label_numbers(labels[rows]))]
+        color_numbers[rows] = color_of_number[np.searchsorted(all_numbers, label_numbers(labels[rows]))]
         release(labels)
-    return shades
+    return color_numbers
 
 
-def _choose_shades(count: int, pairs: list[list[int]]) -> np.ndarray:
+def _choose_colors(count: int, pairs: list[list[int]]) -> np.ndarray:
     """(count + 1,) uint8: a color for each number, which no number that it touches has.
 
     Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
@@ -120,12 +120,12 @@ def _choose_shades(count: int, pairs: list[list[int]]) -> np.ndarray:
     neighbors: dict[int, list[int]] = {}
     for first, second in pairs:
         neighbors.setdefault(second, []).append(first)
-    shades = np.arange(count + 1)
-    shades[1:] = shades[:-1] % SHADES + 1
+    color_numbers = np.arange(count + 1)
+    color_numbers[1:] = color_numbers[:-1] % OBJECT_COLORS + 1
     for number in sorted(neighbors):
-        taken = set(shades[neighbors[number]].tolist())
-        for _ in range(SHADES):
-            if shades[number] not in taken:
+        taken = set(color_numbers[neighbors[number]].tolist())
+        for _ in range(OBJECT_COLORS):
+            if color_numbers[number] not in taken:
                 break
-            shades[number] = shades[number] % SHADES + 1
-    return shades.astype(np.uint8)
+            color_numbers[number] = color_numbers[number] % OBJECT_COLORS + 1
+    return color_numbers.astype(np.uint8)

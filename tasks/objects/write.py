@@ -24,7 +24,7 @@ from tasks.objects.decode import DetectedObject
 from tasks.objects.labels import LabeledObjects, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
-from tasks.objects.show import COLORS, outline_objects, shade_objects
+from tasks.objects.show import COLORS, color_objects, outline_objects
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_values, values_of_labels
@@ -71,11 +71,11 @@ class ObjectFormat(MaskFormat):
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
 
-    def shades(self, labels: np.ndarray) -> np.ndarray:
-        return shade_objects(labels)
+    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
+        return color_objects(labels)
 
     def drawn(self, labels: np.ndarray) -> np.ndarray:
-        return shade_objects(labels)
+        return color_objects(labels)
 
     def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         return outline_objects(image, drawn)

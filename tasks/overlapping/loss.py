@@ -71,7 +71,7 @@ class Overlapping(PixelsAndRegions):
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:
         """The counts of each pixel and class, from the classes' probabilities, which decide the prediction too.
 
-        The confidence is the probability of the likelier answer, yes or no.
+        The confidence is the probability of the likelier of yes and no.
         """
         truth = planes(targets.truth, self.outputs).bool()
         is_known = planes(targets.known, self.outputs).bool()

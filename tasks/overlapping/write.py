@@ -57,12 +57,12 @@ class BitFormat(MaskFormat):
     def channel_names(self) -> Sequence[str]:
         return self.classes
 
-    def shades(self, labels: np.ndarray) -> np.ndarray:
+    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
-        shades = np.zeros(labels.shape, np.uint8)
+        color_numbers = np.zeros(labels.shape, np.uint8)
         for bit in range(len(self.classes)):
-            shades[labels >> bit & 1 == 1] = bit + 1
-        return shades
+            color_numbers[labels >> bit & 1 == 1] = bit + 1
+        return color_numbers
 
     def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         return outline_classes(image, drawn, self.colors[1:])
@@ -169,11 +169,11 @@ class RegionFormat(BitFormat):
         properties: list[Properties] = []
         for name, value in zip(self.classes, self.values[1:], strict=True):
             properties.append({"class": name, "value": value})
-        yield Areas(self.shades(prediction.labels), properties)
+        yield Areas(self.color_numbers(prediction.labels), properties)
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         largest = max(self.values[1:])
         if not 0 < largest <= LARGEST:
             raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
         values = np.array(self.values, np.uint8 if largest < 256 else np.uint16)
-        return values[self.shades(labels)]
+        return values[self.color_numbers(labels)]

@@ -169,7 +169,7 @@ def score_masks(
     labels, certainty = prediction.labels, prediction.certainty
     scores = task.new_scores(1)
     pred = true = None
-    if task.answers_classes:
+    if task.has_exclusive_classes:
         pred = zeros(truth.size, "uint8", folder)
         true = zeros(truth.size, "uint8", folder)
     for part in truth.parts:

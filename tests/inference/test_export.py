@@ -289,7 +289,7 @@ def test_answers_that_are_no_numbers_fail_with_their_image(tmp_path, small_onnx_
     result = run_predict("--model", file, "--input", tmp_path / "a.png", "--output", tmp_path / "out", "--uncertainty")
     assert result.returncode == 1
     assert "0 of 1 masks" in result.stdout
-    assert f"{tmp_path / 'a.png'}: the network's answers are not finite numbers" in result.stderr
+    assert f"{tmp_path / 'a.png'}: the network's outputs are not finite numbers" in result.stderr
     assert not list((tmp_path / "out").glob("*.png"))
 
 

@@ -52,11 +52,11 @@ def write_discs(folder: Path, counts: list[int], seed: int, size: tuple[int, int
     return folder
 
 
-def true_answers(ids: np.ndarray) -> np.ndarray:
+def true_pixels(ids: np.ndarray) -> np.ndarray:
     """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
     from scipy.ndimage import distance_transform_edt, find_objects
 
-    from tasks.objects.decode import LEVELS, pack_answers
+    from tasks.objects.decode import LEVELS, pack_pixels
 
     depth = np.zeros(ids.shape)
     for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):
@@ -66,8 +66,8 @@ def true_answers(ids: np.ndarray) -> np.ndarray:
         distance = distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
         depth[box][is_object] = (distance / distance.max())[is_object]
     levels = np.rint(LEVELS * depth).astype(np.int32)
-    answers = pack_answers(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
-    return np.where(ids > 0, answers, 0)
+    packed = pack_pixels(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
+    return np.where(ids > 0, packed, 0)
 
 
 def target_of(ids: ArrayLike, mask: ArrayLike | None = None) -> ObjectTarget:

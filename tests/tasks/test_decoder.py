@@ -22,7 +22,7 @@ SIDED = Overlapping(NAMES, partners=(1, 0, 2))
 
 
 @pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
-def test_certain_answers_have_logits_that_are_numbers(task):
+def test_certain_predictions_have_logits_that_are_numbers(task):
     probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
     logits = new_decoder(task).logits_from_probabilities(probabilities)
     assert logits.isfinite().all()
@@ -117,7 +117,7 @@ def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
 def test_logits_that_are_no_numbers_are_refused(task):
     logits = torch.zeros(3, 4, 5)
     logits[1, 2, 3] = torch.nan
-    with pytest.raises(ImageError, match="a: the network's answers are not finite numbers"):
+    with pytest.raises(ImageError, match="a: the network's outputs are not finite numbers"):
         decode_strips(new_decoder(task), logits.split(2, dim=1), (4, 5), "a")
 
 

@@ -38,7 +38,7 @@ SPEED: Sequence[tuple[str, str, Callable[[list[float]], float], str]] = (
     ("peak GPU memory", "perf/peak_memory_gb", max, "{:.3g} GB"),
 )
 CALIBRATION = (
-    "How often pixels are right, by the probability of their answer. Below the dashed line the model is too sure, above"
+    "How often pixels are right, by the probability of their class. Below the dashed line the model is too sure, above"
     " it not sure enough. Expected calibration error: {}, the mean distance from the line over all pixels."
 )
 

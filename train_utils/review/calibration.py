@@ -1,7 +1,7 @@
 """review.py --calibrate: one temperature for all logits of a model, so that it is as sure as it is right.
 
-Logits divided by a temperature above 1 are less sure; the answers stay the same. The temperature is the one with the
-least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.04599).
+Logits divided by a temperature above 1 are less sure; the predictions stay the same. The temperature is the one with
+the least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.04599).
 """
 
 from collections.abc import Iterable

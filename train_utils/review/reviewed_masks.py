@@ -187,7 +187,7 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
     """The share, in 0..1, of areas where a model and a mask (H, W) disagree in the pixels of all objects of either.
 
-    A pixel of an area counts by the difference between the probabilities of the model's answer and of the label.
+    A pixel of an area counts by the difference between the probabilities of the model's prediction and of the label.
     """
     prediction = probabilities.argmax(axis=0)
     areas = disagreeing_areas(prediction, mask)

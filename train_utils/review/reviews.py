@@ -187,14 +187,14 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
     if not worst:
         return None
     shifts = []
-    doubted = []
+    suspicious = []
     for number, _, areas, probabilities, mask in worst:
         place = f"slice {number}: " if run.has_volumes else ""
         for area in areas:
             if area.text:
                 area.text = place + area.text
             if not area.agrees:
-                doubted.append(area)
+                suspicious.append(area)
         shift = best_shift(probabilities, mask)
         if shift is not None:
             moved = f"{shift[0]:+d} rows and {shift[1]:+d} columns"
@@ -206,7 +206,7 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
         slices=[scored.number for scored in worst],
         score=mean(scored.score for scored in worst),
         area_share=mean(area_share(scored.probabilities, scored.mask) for scored in worst),
-        areas=doubted,
+        areas=suspicious,
         shifts=shifts,
         equal_to=equal_to,
     )

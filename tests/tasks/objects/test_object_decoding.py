@@ -1,4 +1,4 @@
-"""Objects from the answers of pixels: numbered by position, apart where they touch.
+"""Objects from pixels: numbered by position, apart where they touch.
 
 Modules: tasks/objects/decode.py, tasks/objects/labels.py.
 """
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import gaussian_filter, label
-from support.objects import discs, true_answers
+from support.objects import discs, true_pixels
 
 from inference.views import average
 from runtime.errors import SettingsError
@@ -18,44 +18,44 @@ from tasks.objects.decode import (
     ObjectDecoder,
     choose_objects,
     find_objects,
-    pack_answers,
+    pack_pixels,
     separate_objects,
-    unpack_answers,
+    unpack_pixels,
 )
 from tasks.objects.labels import has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
 from tasks.objects.loss import Objects
-from tasks.objects.show import SHADES, shade_objects
+from tasks.objects.show import OBJECT_COLORS, color_objects
 
 
-def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
-    """Answers with components of all shapes, and depths that cut them."""
+def noisy_pixels(size: tuple[int, ...], seed: int) -> np.ndarray:
+    """Packed pixels with components of all shapes, and depths that cut them."""
     rng = np.random.default_rng(seed)
     field = gaussian_filter(rng.normal(size=size), 3)
     depth = np.rint(255 * (gaussian_filter(rng.normal(size=size), 2) * 4).clip(0, 1)).astype(np.int64)
-    answers = rng.integers(1, 3, size) | depth << 8 | rng.integers(128, 256, size) << 16
-    return np.where(field > 0, answers, 0).astype(np.int32)
+    packed = rng.integers(1, 3, size) | depth << 8 | rng.integers(128, 256, size) << 16
+    return np.where(field > 0, packed, 0).astype(np.int32)
 
 
-def decode(answers: np.ndarray, **rules):
+def decode(packed: np.ndarray, **rules):
     """Labels and objects; `rules` are those of the task."""
-    labels = answers.astype(np.int32)
+    labels = packed.astype(np.int32)
     objects = find_objects(labels, Objects(**rules))
     return labels, objects
 
 
-def answers_of(ids) -> np.ndarray:
-    """Answers in which 1 is a pixel of an object; all are shallow, so that each component is one object."""
+def pixels_of(ids) -> np.ndarray:
+    """Packed pixels in which 1 is a pixel of an object; all are shallow, so that each component is one object."""
     return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
 
 
 @pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)], ids=["image", "volume"])
 def test_each_component_is_cut_by_itself(size):
-    answers = noisy_answers(size, seed=0)
-    labels, objects = decode(answers)
-    components, count = label(answers)
+    packed = noisy_pixels(size, seed=0)
+    labels, objects = decode(packed)
+    components, count = label(packed)
     assert len(objects) > count > 1
     for component in range(1, count + 1):
-        alone, _ = decode(np.where(components == component, answers, 0))
+        alone, _ = decode(np.where(components == component, packed, 0))
         inside = components == component
         pairs = np.unique(np.stack([alone[inside], labels[inside]]), axis=1)
         assert len(pairs[0]) == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
@@ -65,7 +65,7 @@ def test_objects_are_numbered_by_their_first_pixels():
     ids = np.zeros((6, 8), int)
     ids[:2, 2] = 1
     ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
-    labels, objects = decode(answers_of(ids))
+    labels, objects = decode(pixels_of(ids))
     numbers = label_numbers(labels)
     assert [numbers[0, 2], numbers[0, 5], numbers[4, 0]] == [1, 2, 2]
     assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
@@ -83,9 +83,9 @@ RINGS = [
 
 
 def test_holes_are_filled_where_they_are_to_be_and_hold_no_object():
-    np.testing.assert_array_equal(decode(answers_of(RINGS))[0] > 0, np.array(RINGS) > 0)
-    assert [item.size for item in decode(answers_of(RINGS), fills_holes=True)[1]] == [9, 16, 1, 7, 1]
-    (outer,) = decode(answers_of(RINGS), fills_holes=True, smallest=13)[1]  # the speck in it is too small
+    np.testing.assert_array_equal(decode(pixels_of(RINGS))[0] > 0, np.array(RINGS) > 0)
+    assert [item.size for item in decode(pixels_of(RINGS), fills_holes=True)[1]] == [9, 16, 1, 7, 1]
+    (outer,) = decode(pixels_of(RINGS), fills_holes=True, smallest=13)[1]  # the speck in it is too small
     assert outer.size == 25
     assert outer.box == (0, 4, 5, 9)
 
@@ -94,7 +94,7 @@ def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
     ids = np.zeros((12, 14), int)
     ids[2:9, 3:12] = 1
     ids[3:7, 4:6] = 0
-    labels, (item,) = decode(answers_of(ids), fills_holes=True)
+    labels, (item,) = decode(pixels_of(ids), fills_holes=True)
     assert item.size == (labels > 0).sum() == 63
     assert item.center == pytest.approx((5.0, 7.0))
 
@@ -104,7 +104,7 @@ def test_objects_at_the_border_may_be_left_out():
     for left in (0, 4, 8, 12, 16, 27):
         ids[3:6, left : left + 3] = 1
     ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
-    labels, objects = decode(answers_of(ids), drops_border=True)
+    labels, objects = decode(pixels_of(ids), drops_border=True)
     assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
     assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
 
@@ -121,7 +121,7 @@ def test_flags_for_objects_change_the_rules_of_a_task_of_objects_alone():
 def test_touching_discs_are_distinguished_and_numbered_from_top_to_bottom():
     true = discs((120, 90), 40, seed=2)
     assert label(true)[1] < true.max()  # some touch
-    labels, objects = decode(true_answers(true))
+    labels, objects = decode(true_pixels(true))
     numbers = label_numbers(labels)
     assert len(objects) == true.max() == numbers.max()
     pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
@@ -132,10 +132,10 @@ def test_touching_discs_are_distinguished_and_numbered_from_top_to_bottom():
 
 
 def test_objects_say_where_they_are_and_how_sure_they_are():
-    answers = np.zeros((20, 30), np.int32)
-    answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
-    answers[4, 5:8] = 1 | 255 << 8  # a sixth of its pixels may as well be background, and is of another class
-    labels, (item,) = decode(answers)
+    packed = np.zeros((20, 30), np.int32)
+    packed[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
+    packed[4, 5:8] = 1 | 255 << 8  # a sixth of its pixels may as well be background, and is of another class
+    labels, (item,) = decode(packed)
     assert item[:5] == (1, 2, 18, (6.5, 6.0), (4, 5, 10, 8))
     assert item.score == pytest.approx(0.8 * 5 / 6)
     assert (label_classes(labels[4:10, 5:8]) == 2).all()
@@ -144,8 +144,8 @@ def test_objects_say_where_they_are_and_how_sure_they_are():
 def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
     logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
-    answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
-    (detected,) = decode_strips(decoder, [answer], (6, 8), "a").objects
+    logits = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
+    (detected,) = decode_strips(decoder, [logits], (6, 8), "a").objects
     assert detected.class_index == 1
     assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
@@ -153,26 +153,26 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
 def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     sure = 6.9  # its sigmoid is 0.999
     pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
-    answers = ObjectDecoder(Objects()).decode(pixels.T[:, None])
+    packed = ObjectDecoder(Objects()).decode(pixels.T[:, None])
     # those of the background are none
-    assert [part.tolist() for part in unpack_answers(answers)] == [[[1, 0]], [[255, 0]], [[255, 0]]]
+    assert [part.tolist() for part in unpack_pixels(packed)] == [[[1, 0]], [[255, 0]], [[255, 0]]]
 
 
 @pytest.mark.parametrize("pixels", [1, 200, 1000])
 @pytest.mark.parametrize("size", [(60, 40), (20, 15, 12)], ids=["image", "volume"])
 def test_objects_are_found_some_rows_at_a_time_as_in_the_whole(monkeypatch, pixels, size):
-    answers = noisy_answers(size, seed=0)
+    packed = noisy_pixels(size, seed=0)
     rules = {"smallest": 12, "fills_holes": True}
-    labels, expected = decode(answers, **rules)
+    labels, expected = decode(packed, **rules)
     monkeypatch.setattr("tasks.objects.decode.PIXELS_AT_ONCE", pixels)
-    found_labels, objects = decode(answers, **rules)
+    found_labels, objects = decode(packed, **rules)
     np.testing.assert_array_equal(found_labels, labels)
     assert objects == expected
     assert len(expected) > 5
 
 
 def test_objects_that_are_too_small_are_left_out():
-    labels, objects = decode(true_answers(np.pad([[1, 0, 2, 2]], 2)), smallest=2)
+    labels, objects = decode(true_pixels(np.pad([[1, 0, 2, 2]], 2)), smallest=2)
     assert [item.size for item in objects] == [2]
     assert set(label_numbers(labels).ravel()) == {0, 1}
 
@@ -183,7 +183,7 @@ def test_objects_that_are_too_small_are_left_out():
     ids=["no object", "one that fills the image", "objects of one pixel"],
 )
 def test_objects_of_extreme_images(ids):
-    labels, objects = decode(true_answers(ids))
+    labels, objects = decode(true_pixels(ids))
     assert len(objects) == len(np.unique(ids[ids > 0]))
     np.testing.assert_array_equal(label_numbers(labels) > 0, ids > 0)
 
@@ -199,8 +199,8 @@ def test_objects_of_extreme_images(ids):
     ids=["a shallow valley of a thin line", "around a corner", "across a corner", "two peaks"],
 )
 def test_a_component_is_cut_between_peaks_of_its_blurred_depth(depths, objects):
-    answers = np.array([[depth and 1 | depth << 8 for depth in row] for row in depths])
-    assert separate_objects(answers).tolist() == objects
+    packed = np.array([[depth and 1 | depth << 8 for depth in row] for row in depths])
+    assert separate_objects(packed).tolist() == objects
 
 
 @pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.15, 2)])
@@ -208,7 +208,7 @@ def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count)
     depth = np.ones((9, 24))
     depth[:, 10:14] -= dip
     levels = np.rint(LEVELS * depth).astype(np.int32)
-    assert separate_objects(pack_answers(np.ones_like(levels), levels, np.zeros_like(levels))).max() == count
+    assert separate_objects(pack_pixels(np.ones_like(levels), levels, np.zeros_like(levels))).max() == count
 
 
 def test_equal_views_of_objects_average_to_themselves():
@@ -235,11 +235,11 @@ IN_STRIPS = np.arange(1, 25).reshape(2, 12).repeat(64, 0).repeat(10, 1)
 
 @pytest.mark.parametrize("numbers", [SCATTERED, IN_STRIPS], ids=["scattered", "in strips"])
 def test_colors_of_touching_objects_differ(numbers):
-    shades = shade_objects(pack_labels(numbers, numbers > 0))
-    assert (shades[numbers == 0] == 0).all()
-    assert shades.max() <= SHADES
+    color_numbers = color_objects(pack_labels(numbers, numbers > 0))
+    assert (color_numbers[numbers == 0] == 0).all()
+    assert color_numbers.max() <= OBJECT_COLORS
     for first, second in touching_pairs(numbers):
-        assert shades[numbers == first][0] != shades[numbers == second][0]
+        assert color_numbers[numbers == first][0] != color_numbers[numbers == second][0]
 
 
 def test_a_hole_has_no_way_out_through_sides_or_corners():

@@ -90,7 +90,7 @@ def test_a_png_of_classes_that_may_overlap_is_refused():
 
 def test_a_picture_of_classes_that_overlap_shows_the_last_at_each_pixel(bits):
     last = [[int(value).bit_length() for value in row] for row in bits]
-    assert OverlapFormat(CLASSES).shades(bits).tolist() == last
+    assert OverlapFormat(CLASSES).color_numbers(bits).tolist() == last
 
 
 def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):

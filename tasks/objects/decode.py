@@ -30,6 +30,7 @@ CERTAINTY_SHIFT = 16
 BLUR = 1.0  # pixels, standard deviation: smooths the steps of a learned depth, which are no objects
 PEAK = 26  # of LEVELS: a seed is so much deeper than every path from it to a deeper place
 PIXELS_AT_ONCE = 2**24  # in which connected components are found
+OBJECTS_TOGETHER = 1000  # whose pixels are in memory together while holes are filled
 MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
 
 
@@ -154,7 +155,10 @@ def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
         found.append(_measure(number, window, positions, pixels))
         first_pixels.append(tuple(positions[0].tolist()))
     if task.fills_holes:
-        found = [_fill_holes(packed, detected) for detected in found]
+        for index, detected in enumerate(found):
+            found[index] = _fill_holes(packed, detected)
+            if index % OBJECTS_TOGETHER == 0:
+                release(packed)
     order = sorted(range(len(found)), key=first_pixels.__getitem__)
     if task.drops_border:
         order = [index for index in order if not _touches_border(found[index], packed.shape)]

@@ -79,13 +79,19 @@ def upright(levels: np.ndarray, affine: np.ndarray) -> np.ndarray:
     return np.asarray(image.dataobj).transpose(2, 1, 0)
 
 
-def test_predictions_lie_on_what_is_bright_in_all_48_orientations_and_oblique_ones(tmp_path, model):
-    for name, affine in GRIDS.items():
+@pytest.mark.parametrize(
+    "names",
+    [["LPS", "RAS", "PIR", "SLA", "ALI", "oblique"], pytest.param([*GRIDS], marks=pytest.mark.slow)],
+    ids=["some", "all 48"],
+)
+def test_predictions_lie_on_what_is_bright_in_all_orientations_and_oblique_ones(tmp_path, model, names):
+    grids = {name: GRIDS[name] for name in names}
+    for name, affine in grids.items():
         write_series(tmp_path / "in" / name, VOXELS, affine, [f"IM{k:03}" for k in range(SHAPE[2])])
     result = predict(model, tmp_path / "in", tmp_path / "out", "--also", "nifti", "rtstruct")
     assert result.returncode == 0, result.stderr
     assert len(GRIDS) == 50
-    for name, affine in GRIDS.items():
+    for name, affine in grids.items():
         np.testing.assert_array_equal(marks_in_segmentation(tmp_path / "out" / f"{name}.dcm", affine), LEVELS)
         source = VolumeFile(tuple(map(str, sorted((tmp_path / "in" / name).iterdir()))), is_series=True)
         structures = tmp_path / "out" / f"{name}.rtstruct.dcm"

@@ -126,7 +126,7 @@ def outline_width(picture: np.ndarray) -> int:
 
 
 def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    """An `overlay` whose areas have an outline in the `readable_colors` of their class."""
+    """An `overlay` whose areas have an outline: in their color, or black or white if the image is similar."""
     picture = overlay(image, mask, colors)
     edges = contours(mask, outline_width(mask))
     below = to_rgb(image)[edges]
@@ -135,18 +135,14 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
 
 
 def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Colors (n, 3) or (3,) of outlines, half as bright or as dark where they are similar to the pixels `below` (n, 3).
-
-    Whichever differs more from the pixel is taken. Black and white would vanish where a bright object lies on dark
-    ground, or a dark one on bright ground.
-    """
-    pixels = below.astype(int)
-    is_alike = np.abs(colors.astype(int) - pixels).sum(axis=1) < MIN_COLOR_DISTANCE
-    darker = colors // 2
-    lighter = 255 - (255 - colors) // 2
-    is_darker_better = np.abs(darker - pixels).sum(axis=1) >= np.abs(lighter - pixels).sum(axis=1)
-    readable = np.where(is_darker_better[:, None], darker, lighter)
-    return np.where(is_alike[:, None], readable, colors)
+    """Colors (n, 3) of outlines, black or white where they are similar to the pixels `below`, (n, 3) uint8."""
+    background = below.astype(int)
+    is_alike = np.abs(colors.astype(int) - background).sum(axis=1) < MIN_COLOR_DISTANCE
+    is_dark = background.sum(axis=1) < 3 * 128
+    readable = colors.copy()
+    readable[is_alike & is_dark] = 255
+    readable[is_alike & ~is_dark] = 0
+    return readable
 
 
 def outline_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
@@ -169,11 +165,9 @@ def outline_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> 
         bits: (H, W), bit k where class k is.
         colors: (classes, 3).
     """
-    rgb = to_rgb(image)
-    picture = rgb.copy()
+    picture = to_rgb(image).copy()
     for bit, color in enumerate(colors):
-        edges = contours(bits >> bit & 1, outline_width(bits))
-        picture[edges] = readable_colors(color, rgb[edges])
+        picture[contours(bits >> bit & 1, outline_width(bits))] = color
     return picture
 
 

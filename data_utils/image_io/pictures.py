@@ -67,7 +67,7 @@ class WindowedPicture(WindowedImage):
     extent = size  # type: ignore[assignment]
 
     @property
-    def palette(self) -> tuple[str, bytes] | None:  # type: ignore[override]
+    def palette(self) -> tuple[str, bytes] | None:
         """The palette of indices, if its order means something."""
         if self.mode != "P" or self.format == "GIF" or self.picture.palette is None:
             return None

@@ -39,7 +39,6 @@ class WindowedImage(ABC):
         may_lack_data: whether some pixels may hold no data, and are masked.
         mode: the type of its pixels, in words.
         format: the format of its file, as Pillow calls it; empty for arrays and rasters.
-        palette: how the palette of a mask of indices is stored, and its bytes; None for any other image.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
@@ -50,7 +49,6 @@ class WindowedImage(ABC):
     may_lack_data = False
     mode: str
     format = ""
-    palette: tuple[str, bytes] | None = None
 
     @classmethod
     def takes(cls, file: str | Path | bytes) -> bool:
@@ -69,6 +67,11 @@ class WindowedImage(ABC):
             name: the name of the image in messages.
         """
         raise NotImplementedError
+
+    @property
+    def palette(self) -> tuple[str, bytes] | None:
+        """How the palette of a mask of indices is stored, and its bytes; None for any other image."""
+        return None
 
     @property
     def is_large(self) -> bool:

@@ -166,21 +166,28 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
     return {name: (image_folders[name], mask_folders[name]) for name in names}
 
 
-def children(folder: Path) -> dict[str, Path]:
-    """Folders in a folder, by lower-case name."""
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, hidden ones too, by name. Raises DataError if it cannot be read."""
     try:
-        folders = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and is_folder(entry)]
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if _is_folder(entry))
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
+
+
+def children(folder: Path) -> dict[str, Path]:
+    """Folders in a folder but for hidden ones, by lower-case name. Raises DataError if two differ in case alone."""
     by_name: dict[str, Path] = {}
-    for path in map(Path, sorted(entry.path for entry in folders)):
+    for path in folders_in(folder):
+        if path.name.startswith("."):
+            continue
         first = by_name.setdefault(path.name.lower(), path)
         if first != path:
             raise DataError(f"{folder} holds {first.name}/ and {path.name}/; keep one")
     return by_name
 
 
-def names_in(folder: str | Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
     """The names in a folder; none if it cannot be read, which is reported where its files are."""
     try:
         return os.listdir(folder)
@@ -188,7 +195,7 @@ def names_in(folder: str | Path) -> list[str]:
         return []
 
 
-def is_folder(entry: os.DirEntry) -> bool:
+def _is_folder(entry: os.DirEntry) -> bool:
     """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()

@@ -12,7 +12,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.finders import find_in_folder
-from data_utils.sources.folder import is_folder, names_in
+from data_utils.sources.folder import folders_in, names_in
 from data_utils.sources.hf_datasets import HFRows, TableName, ask_hub, is_hub_id, is_saved, load_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
@@ -104,9 +104,8 @@ def _endings(path: Path) -> set[str]:
     """The ending of a file, or those of all files in a folder and in the folders in it."""
     if not path.is_dir():
         return {path.suffix}
-    with os.scandir(path) as entries:
-        folders = [str(path), *(entry.path for entry in entries if is_folder(entry))]
-    return {os.path.splitext(name)[1] for name in chain.from_iterable(map(names_in, folders))}
+    names = chain.from_iterable(names_in(folder) for folder in (path, *folders_in(path)))
+    return {os.path.splitext(name)[1] for name in names}
 
 
 def _find_tables(config: DataConfig) -> SplitOpeners:

@@ -16,7 +16,8 @@ from PIL import Image
 from support.dicom import (
     GRIDS,
     SECRETS,
-    TO_LPS,
+    bits_by_highdicom,
+    upright,
     write_multiframe,
     write_picture,
     write_segments,
@@ -54,29 +55,15 @@ def predict(model: Path, source: Path, output: Path, *flags: str | Path):
 
 
 def marks_in_segmentation(path: Path, affine: np.ndarray) -> np.ndarray:
-    """(column, row, slice) of a series on this grid, as highdicom reads its segmentation."""
-    segmentation = highdicom.seg.segread(path)
-    assert [segment.SegmentLabel for segment in segmentation.SegmentSequence] == ["liver", "tumor"]
-    volume = segmentation.get_volume(combine_segments=False)
-    found = np.argwhere(volume.array)
-    places = volume.affine @ np.concatenate([found[:, :3].T, np.ones((1, len(found)))])
-    voxels = np.linalg.inv(TO_LPS @ affine) @ places
-    assert np.abs(voxels - voxels.round()).max() < 1e-3
-    x, y, z, _ = voxels.round().astype(int)
-    marks = np.zeros(SHAPE, int)
-    np.add.at(marks, (x, y, z), found[:, 3] + 1)
-    return marks
+    """(column, row, slice) of a series on this grid, as highdicom reads its segmentation: 1 is liver, 2 is tumor."""
+    assert [segment.SegmentLabel for segment in pydicom.dcmread(path).SegmentSequence] == ["liver", "tumor"]
+    return bits_by_highdicom(path, affine, SHAPE)
 
 
 def marks_in_structures(path: Path, source: VolumeFile) -> np.ndarray:
     """(D, H, W) in RAS orientation, as contours are read for training."""
     segments = Segments((("liver", 1), ("tumor", 2)))
     return read_label_volume(VolumeFile((str(path),), grid_of=source, segments=segments), "case")[0]
-
-
-def upright(levels: np.ndarray, affine: np.ndarray) -> np.ndarray:
-    image = nibabel.as_closest_canonical(nibabel.Nifti1Image(levels.astype(np.int16), affine))
-    return np.asarray(image.dataobj).transpose(2, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import permutations, product
 from pathlib import Path
 
+import highdicom
+import nibabel
 import numpy as np
 from highdicom.seg import Segmentation, SegmentDescription
 from pydicom import dcmread
@@ -42,6 +44,29 @@ def grids() -> dict[str, np.ndarray]:
 
 
 GRIDS = grids()
+
+
+def upright(voxels: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """(column, row, slice) -> (D, H, W) in RAS orientation."""
+    image = nibabel.as_closest_canonical(nibabel.Nifti1Image(voxels.astype(np.int32), affine))
+    return np.asarray(image.dataobj).transpose(2, 1, 0)
+
+
+def bits_by_highdicom(path: Path, affine: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """(column, row, slice) of a series on a grid, a bit for each segment where highdicom lays it.
+
+    The slices of the series are stacked along their normal.
+    """
+    volume = highdicom.seg.segread(path).get_volume(combine_segments=False)
+    assert volume is not None
+    found = np.argwhere(volume.array)
+    places = volume.affine @ np.concatenate([found[:, :3].T, np.ones((1, len(found)))])
+    voxels = np.linalg.inv(TO_LPS @ affine) @ places
+    assert np.abs(voxels - voxels.round()).max() < 1e-3
+    x, y, z, _ = voxels.round().astype(int)
+    bits = np.zeros(shape, int)
+    np.add.at(bits, (x, y, z), 1 << found[:, 3])
+    return bits
 
 
 def _file(path: Path, sop_class: str, **fields: object) -> FileDataset:

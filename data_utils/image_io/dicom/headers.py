@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from runtime.errors import DataError
 SUFFIXES = (".dcm", ".dicom")
 PREAMBLE = 128  # bytes before the mark
 MARK = b"DICM"
+LIBRARIES = ("pydicom", "highdicom")
 
 
 def starts_as_dicom(content: bytes) -> bool:
@@ -34,15 +36,15 @@ def is_dicom(path: str | Path) -> bool:
 def load_pydicom() -> Any:
     """Import pydicom, silent about odd values, which may be those of a patient.
 
-    Only here, so that users of other files do not wait for it. Raises DataError if a package is missing.
+    Only here, so that users of other files do not wait for it. Raises DataError if a package is missing, also
+    highdicom, which is imported where segmentations are written: nobody shall predict first and then miss it.
     """
-    try:
-        import highdicom  # noqa: F401  # it writes segmentations, and brings a decoder of JPEG-LS
-        import pydicom
-    except ImportError as error:
-        packages = "pip install pydicom highdicom python-gdcm"
-        raise DataError(f"DICOM files need {error.name}: {packages}") from error
-    for library in ("pydicom", "highdicom"):
+    for library in LIBRARIES:
+        if find_spec(library) is None:
+            raise DataError(f"DICOM files need {library}: pip install pydicom highdicom python-gdcm")
+    import pydicom
+
+    for library in LIBRARIES:
         logging.getLogger(library).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module=library)
     pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.config import OVERLAPPING, DataConfig
-from data_utils.image_io.formats import format_remedy
+from data_utils.image_io.formats import format_remedy, is_visible_file
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
@@ -269,18 +269,22 @@ def walk(folder: Path, onerror: Callable[[OSError], None] | None = None) -> Iter
         yield parent, folders, names
 
 
-def files_below(folder: Path) -> Iterator[str]:
-    """The files in a folder and below it, as paths below it, without hidden ones. Raises DataError."""
+def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool = True) -> Iterator[str]:
+    """The files with these endings in a folder and below it, as paths below it, without hidden ones.
+
+    Args:
+        strict: whether folders that cannot be read raise DataError; else they are left out.
+    """
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
 
-    for parent, folders, names in walk(folder, onerror=fail):
+    for parent, folders, names in walk(folder, onerror=fail if strict else None):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
         for name in names:
-            if not name.startswith("."):
+            if is_visible_file(name, suffixes):
                 yield prefix + name
 
 

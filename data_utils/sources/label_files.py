@@ -15,8 +15,7 @@ from data_utils.image_io.formats import source_files
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations.documents import rows_of, text_of
-from data_utils.sources.annotations.layout import files_below
-from data_utils.sources.folder import composed
+from data_utils.sources.folder import composed, files_below
 from data_utils.sources.records import ALL, UNLISTED, LabelSet, Records, describe
 from runtime.console import listing
 from runtime.errors import DataError
@@ -73,8 +72,8 @@ class Table(NamedTuple):
         if len(self.images) == len(self.rows):
             return
         stems: set[str] = set()
-        for file in files_below(self.file.parent, SUFFIXES):
-            stems.update(_tails(_stem(file.replace(os.sep, "/"))))
+        for file in files_below(self.file.parent, SUFFIXES, strict=False):
+            stems.update(_tails(_stem(file)))
         unknown = [key for key in self.rows if key not in stems and key not in self.images]
         if unknown:
             texts = [f"{self.rows[key].location.rpartition(': ')[2]}: {key[:LENGTH]!r}" for key in unknown]

@@ -113,7 +113,7 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
     if folder.has_masks:
         return {}
     suffixes = volume_suffixes(folder.root, folder.config)
-    if not any(file.lower().endswith(suffixes) for file in files_below(folder.root)):
+    if next(files_below(folder.root, suffixes), None) is None:
         suffixes = IMAGE_SUFFIXES
     splits: dict[str, tuple[Path, Cases]] = {}
     for split, path in split_folders(folder.root, folder.named_splits).items():
@@ -127,7 +127,7 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
 
 def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
     """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
-    files = [file for file in files_below(folder) if file.lower().endswith(suffixes) and not file.endswith(PICKLED)]
+    files = [file for file in files_below(folder, suffixes) if not file.endswith(PICKLED)]
     for pattern in mask_patterns(config.mask_suffix):
         if any(pattern.fullmatch(volume_stem(os.path.basename(file))) for file in files):
             sorted_files = sort_by_words(stems_of(files, "files", folder), pattern)

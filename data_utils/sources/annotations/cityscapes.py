@@ -13,8 +13,8 @@ import numpy as np
 
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_mask
-from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, files_below, folder_in
-from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
+from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
+from data_utils.sources.folder import files_below, natural_sort_key, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
     AnnotationSummary,
@@ -62,7 +62,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     splits = splits_below(images, masks, wanted_splits(named_splits)) or {"train": (images, masks)}
     found: SplitPaths = {}
     for split, folders in splits.items():
-        stems = (os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES))
+        stems = (os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES, strict=False))
         if any(stem.endswith((LABEL_IDS, TRAIN_IDS)) for stem in stems):
             found[split] = folders
     return found
@@ -94,7 +94,7 @@ def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) 
 def files(folder: Path, ending: str) -> dict[str, str]:
     """City and name of a picture -> its file below the folder, for the files whose stems end with `ending`."""
     path_by_picture: dict[str, str] = {}
-    for file in files_below(folder, IMAGE_SUFFIXES):
+    for file in files_below(folder, IMAGE_SUFFIXES, strict=False):
         stem, _ = os.path.splitext(file)
         if stem.endswith(ending):
             path_by_picture[stem.removesuffix(ending)] = file

@@ -33,14 +33,13 @@ from data_utils.sources.annotations.drawn import (
 from data_utils.sources.annotations.layout import (
     AnnotationFormat,
     SplitPaths,
-    files_below,
     find_file,
     holds_pictures,
     number_classes,
     paired_folders,
     summarize,
 )
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_below, files_by_stem
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.cache import load_or_read_each
@@ -189,7 +188,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of images, folder of JSON files), if one of the first JSON files of a split is labelme's."""
     splits = paired_folders(root, named_splits, IMAGE_FOLDERS, FOLDERS)
     for _, folder in splits.values():
-        files = sorted(files_below(folder, (".json",)))
+        files = sorted(files_below(folder, (".json",), strict=False))
         if any(is_labelme(folder / file) for file in files[:LOOKED_AT]):
             return splits
     return {}

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
-from data_utils.image_io.formats import RenderedMask, is_visible_file
+from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
-from data_utils.sources.folder import children, composed, split_folders, splits_below, walk, wanted_splits
+from data_utils.sources.folder import children, composed, files_below, split_folders, splits_below, wanted_splits
 from data_utils.sources.records import AnnotationSummary, FileRow, Sources, SplitOpeners
 from runtime.console import counted, listing
 from runtime.errors import DataError
@@ -125,7 +125,7 @@ def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -
         listed[base.casefold()] = listed[stem.casefold()] = base
     counts: Counter[str] = Counter()
     alike = ""
-    for file in files_below(root, IMAGE_SUFFIXES + VOLUME_SUFFIXES):
+    for file in files_below(root, IMAGE_SUFFIXES + VOLUME_SUFFIXES, strict=False):
         folder, base = os.path.split(file)
         stem, _ = os.path.splitext(base)
         found = listed.get(base.casefold()) or listed.get(stem.casefold())
@@ -145,19 +145,9 @@ def without_image_roots(folders: Sequence[str]) -> Sequence[str]:
     return list(dropwhile(IMAGE_ROOT.fullmatch, folders))
 
 
-def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """The files with these endings in a folder and below it, hidden ones left out, as paths below the folder."""
-    for parent, folders, names in walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        below = os.path.relpath(parent, folder)
-        for name in names:
-            if is_visible_file(name, suffixes):
-                yield name if below == "." else os.path.join(below, name)
-
-
 def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
     """Whether any picture, or file with these endings, lies in a folder or below it."""
-    return next(files_below(folder, suffixes), None) is not None
+    return next(files_below(folder, suffixes, strict=False), None) is not None
 
 
 def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, dict[str, int]]:

@@ -26,11 +26,16 @@ def end_workers() -> None:
     Loader processes ignore the signals after which the main process still works. So Python, which sends SIGTERM to them
     when it ends, would wait for them for ever.
     """
-    if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    expect_lost_workers()
     for worker in multiprocessing.active_children():
         worker.kill()
         worker.join()
+
+
+def expect_lost_workers() -> None:
+    """From now on the end of a loader process is no error: torch's handler would raise one in any line of ours."""
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def lost_worker(reason: str) -> str:

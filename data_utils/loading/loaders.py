@@ -32,7 +32,7 @@ from data_utils.loading.dataset import (
 from data_utils.sources.records import StreamRows
 from runtime.errors import SettingsError, UserError, one_line
 from runtime.machine import default_workers
-from runtime.parallel import end_workers, lost_worker
+from runtime.parallel import end_workers, expect_lost_workers, lost_worker
 from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 
@@ -183,6 +183,7 @@ def _unpack(content: bytes) -> CollatedBatch:
     try:
         return ForkingPickler.loads(content)
     except (ConnectionError, EOFError, FileNotFoundError) as error:
+        expect_lost_workers()  # the line about it, not a second error, ends the run
         raise UserError(lost_worker(one_line(error))) from error
 
 

@@ -4,6 +4,7 @@ Module: data_utils/loading/loaders.py.
 """
 
 import resource
+import signal
 from multiprocessing.reduction import ForkingPickler
 
 import pytest
@@ -76,7 +77,15 @@ def test_a_batch_whose_worker_was_killed_is_a_one_line_error(monkeypatch, error)
     def lost(content: bytes) -> dict:
         raise error
 
+    def report(number: int, frame: object) -> None:
+        raise RuntimeError("the worker was killed")
+
+    before = signal.signal(signal.SIGCHLD, report)  # as torch does
     monkeypatch.setattr(ForkingPickler, "loads", lost)
     unpack, content = Parcel({}).__reduce__()
-    with pytest.raises(UserError, match="worker"):
-        unpack(*content)
+    try:
+        with pytest.raises(UserError, match="process that loads images"):
+            unpack(*content)
+        signal.raise_signal(signal.SIGCHLD)  # the system tells of the end after the batch did
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -1,7 +1,7 @@
 """Training programs side by side, ours and Pytorch-UNet's.
 
 python benchmarks/train.py --pytorch-unet CHECKOUT     (of https://github.com/milesial/Pytorch-UNet, or none)
-python benchmarks/train.py --pytorch-unet CHECKOUT --mixed_precision bf16
+python benchmarks/train.py --pytorch-unet CHECKOUT --mixed_precision no      (or bf16, fp16; else each one's default)
 python benchmarks/train.py --pytorch-unet CHECKOUT --image-size 1280 1920 --batch-size 16 --steps 60     (on a GPU)
 python benchmarks/train.py -- --num-workers 8          (behind -- come more flags of our train.py)
 
@@ -13,6 +13,7 @@ optimizer with two moments (AdamW; RMSprop with momentum), no augmentation. The 
   is held out. Ours evaluates one other image at its end; Pytorch-UNet no image, but it looks through all weights and
   gradients five times an epoch. Each saves once, ours with the optimizer's state.
 - Half precision is the profile's for ours, `--amp` for Pytorch-UNet: bf16 on a CPU, on a GPU fp16 with loss scaling.
+  By default ours computes in bf16 where the device has instructions for it, Pytorch-UNet in float32.
 - Memory: on a GPU the most that torch held, else the largest resident set of the main process, without loaders'.
 - A stand-in for wandb notes when a step of Pytorch-UNet has ended, and draws and sends nothing.
 - Of the dense peak: on a GPU, what the convolutions would take at the peak of its data sheet.
@@ -125,7 +126,7 @@ def run_theirs(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, 
     (folder / "data" / "masks").symlink_to(data / "train" / "masks")
     write_stand_ins(folder / "stand_ins")
     flags = ["--epochs", 1, "--batch-size", args.batch_size, "--scale", args.scale, "--validation", 0]
-    flags += [] if precision() == "no" else ["--amp"]
+    flags += ["--amp"] if precision() in ("bf16", "fp16") else []
     modules = [folder / "stand_ins", args.pytorch_unet]
     results = run_program(args.pytorch_unet / "train.py", flags, folder, modules, MARKS=str(folder / "marks.jsonl"))
     marks = [json.loads(line) for line in (folder / "marks.jsonl").read_text().splitlines()]
@@ -141,7 +142,7 @@ def step_seconds(marks: list[dict]) -> list[float]:
 
 def precision() -> str:
     """The launch profile's, which the programs started from here inherit."""
-    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "default")
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
@@ -197,10 +198,12 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.5)
     parser.add_argument("--steps", type=int, default=13, help="3 of them are warm-up")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), default=precision(), help="of both")
+    parser.add_argument("--mixed_precision", choices=("default", "no", "bf16", "fp16"), default=precision())
     parser.add_argument("train_flags", nargs="*", metavar="-- FLAGS", help="more flags of our train.py")
     args = parser.parse_args()
     os.environ["ACCELERATE_MIXED_PRECISION"] = args.mixed_precision  # what our train.py is started with
+    if args.mixed_precision == "default":
+        del os.environ["ACCELERATE_MIXED_PRECISION"]
     if args.pytorch_unet:
         args.pytorch_unet = args.pytorch_unet.resolve()
     with tempfile.TemporaryDirectory() as folder:

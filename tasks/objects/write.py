@@ -74,11 +74,8 @@ class ObjectFormat(MaskFormat):
     def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         return color_objects(labels)
 
-    def drawn(self, labels: np.ndarray) -> np.ndarray:
-        return color_objects(labels)
-
-    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        return outline_objects(image, drawn)
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outline_objects(image, labels)
 
     def legend(self) -> None:
         return None

@@ -1,8 +1,8 @@
 """Images and masks in one folder, told apart by a word of their names; and folders of cases.
 
 a.png, a_mask.png           0_img.png, 0_masks.png      volume-0.nii, segmentation-0.nii
-CASE/image.nii.gz           CASE/CASE_t1.nii.gz
-CASE/label.nii.gz           CASE/CASE_t2.nii.gz
+CASE/image.nii.gz           CASE/CASE_t1.nii.gz         CASE/images/a.png
+CASE/label.nii.gz           CASE/CASE_t2.nii.gz         CASE/masks/a.png
                             CASE/CASE_seg.nii.gz
 """
 
@@ -19,6 +19,7 @@ from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.folder import (
+    IMAGE_WORDS,
     MASK_WORDS,
     DataFolder,
     files_below,
@@ -37,6 +38,7 @@ from runtime.errors import DataError
 SEPARATOR = "[ _.-]"
 MASK_END = re.compile(rf"(?:(?P<key>.+?){SEPARATOR})?(?:{MASK_WORDS})", re.IGNORECASE | re.DOTALL)
 MASK_START = re.compile(rf"(?:{MASK_WORDS})(?:{SEPARATOR}|(?=[0-9]))(?P<key>.+)", re.IGNORECASE | re.DOTALL)
+FOLDER = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}", re.IGNORECASE)
 NUMBERED = re.compile("([^0-9]+)([0-9].*)", re.DOTALL)  # image12
 # words of images; any other words of a volume's files are those of its channels
 VOLUME_WORDS = ("", "image", "img", "imaging", "volume")
@@ -127,16 +129,27 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
 
 def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
     """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
-    files = [file for file in files_below(folder, suffixes) if not file.endswith(PICKLED)]
+    paths = [path for path in files_below(folder, suffixes) if not path.endswith(PICKLED)]
+    files: dict[str, str] | None = None
     for pattern in mask_patterns(config.mask_suffix):
-        if any(pattern.fullmatch(volume_stem(os.path.basename(file))) for file in files):
-            sorted_files = sort_by_words(stems_of(files, "files", folder), pattern)
+        if any(pattern.fullmatch(os.path.basename(_with_word(volume_stem(path)))) for path in paths):
+            files = files or {_with_word(stem): path for stem, path in stems_of(paths, "files", folder).items()}
+            sorted_files = sort_by_words(files, pattern)
             words = sorted_files.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
             if words and sorted_files.doubles:
                 raise DataError(f"{folder}: {listing(sorted_files.doubles, separator='; ')}; keep one of them")
             if words:
                 return sorted_files.cases(words)
     return None
+
+
+def _with_word(stem: str) -> str:
+    """CASE/masks/a as CASE/a_masks: the name of a folder says what its files are, as a word of their own names does."""
+    folder, name = os.path.split(stem)
+    case, word = os.path.split(folder)
+    if FOLDER.fullmatch(word) and case and not os.path.dirname(case):
+        return os.path.join(case, f"{name}_{word}")
+    return stem
 
 
 def masks_among(stems: Iterable[str], suffix: str | None) -> set[str]:

@@ -66,9 +66,11 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 
 def _is_set(root: Path) -> bool:
-    """Whether each of the first folders in `root` holds images/ and masks/."""
+    """Whether each of the first folders in `root` holds masks/ and one image in images/."""
     folders = list(children(root).values())[:LOOKED_AT]
-    return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
+    if not folders or not all({IMAGES, MASKS} <= children(folder).keys() for folder in folders):
+        return False
+    return all(len(_pictures(folder, IMAGES)) <= 1 for folder in folders)
 
 
 def find_object_images(root: Path) -> list[tuple[str, Path]]:

@@ -116,10 +116,15 @@ def print_row_names(run: list[str]) -> None:
     """The names of the rows of both splits, in their order, as JSON: the only question that no script answers."""
     from data_utils.config import DataConfig
     from data_utils.sources.load import load_records
-    from runtime.values import checked
 
     flags = json.loads(Path(*run, "run.json").read_text())["flags"]
-    splits = load_records(DataConfig(**checked(DataConfig, flags)))
+    if hasattr(DataConfig, "from_flags"):  # in checkouts before 48b0ce50
+        config = DataConfig.from_flags(flags)
+    else:
+        from runtime.values import checked
+
+        config = DataConfig(**checked(DataConfig, flags))
+    splits = load_records(config)
     names = {}
     for split, records in zip(("training", "validation"), splits, strict=True):
         names[f"rows: {split}"] = " ".join(records.name(index) for index in range(len(records)))

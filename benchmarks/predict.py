@@ -22,14 +22,11 @@ from pathlib import Path
 import numpy as np
 import tifffile
 import torch
-from accelerate import Accelerator
 from PIL import Image, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from inference.models import load_model, load_network
-from runtime.machine import keep_freed_memory
+from inference.models import load_model
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,24 +92,6 @@ def timed(command: list, cwd: Path, env: dict[str, str]) -> tuple[float, str]:
     return time.perf_counter() - start, result.stdout
 
 
-@torch.inference_mode()
-def network_seconds(model: Path, height: int, width: int, count: int) -> float:
-    """What the folded network alone takes for `count` images, in the batches that prediction makes: the limit."""
-    accelerator, size = Accelerator(), (int(height * SCALE), int(width * SCALE))
-    keep_freed_memory(accelerator.device)
-    network = load_network(model, accelerator.device)
-    batch = min(images_per_batch(pixels_per_batch(accelerator.device), size), count)
-    images = torch.zeros(batch, 3, *size, dtype=torch.uint8, device=accelerator.device)
-    images = images.contiguous(memory_format=torch.channels_last)
-    times = []
-    for _ in range(4):
-        start = time.perf_counter()
-        with accelerator.autocast():
-            network(images).sum().item()  # which waits for a GPU
-        times.append(time.perf_counter() - start)
-    return min(times[1:]) / batch * count
-
-
 def compare(checkout: Path, folder: Path) -> Iterator[dict]:
     """One row for each folder of images."""
     theirs, ours = write_models(checkout, folder)
@@ -137,9 +116,7 @@ def compare(checkout: Path, folder: Path) -> Iterator[dict]:
             "theirs_images_per_second": count / their_seconds,
             "ours_images_per_second": count / our_seconds,
             "ratio": their_seconds / our_seconds,
-            "share_of_network_limit": network_seconds(ours, height, width, count) / our_seconds,
             "equal_pixels": float(np.mean([np.mean(one == other) for one, other in masks])),
-            "of_the_first_class": float(np.mean([np.mean(one == 0) for one, _ in masks])),
         }
 
 

@@ -42,9 +42,9 @@ def test_programs_are_compared_by_their_speed_and_memory():
     here = {"steady": 3.0, "seconds": 8.0, "memory": 1.5}
     there = {"steady": 2.0, "seconds": 10.0, "memory": 1.2}
     *_, row, other, ratio = programs_table(args, {"here": here, "Pytorch-UNet": there})
-    assert row == "| here | 3 images/s | 2.5 images/s |  | 1.50 GB |"
-    assert other == "| Pytorch-UNet | 2 images/s | 2 images/s |  | 1.20 GB |"
-    assert ratio == "| ratio | 1.50 | 1.25 |  | 1.25 |"
+    assert row == "| here | 3 images/s | 2.5 images/s | 1.50 GB |"
+    assert other == "| Pytorch-UNet | 2 images/s | 2 images/s | 1.20 GB |"
+    assert ratio == "| ratio | 1.50 | 1.25 | 1.25 |"
 
 
 def test_every_fifth_photograph_validates(tmp_path):

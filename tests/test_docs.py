@@ -208,7 +208,7 @@ def test_every_flag_named_in_the_text_exists():
     existing_flags, checked = known_flags(), set()
     for page in PAGES:
         spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
-        spans = [span for span in spans if not span.startswith("ba862b18:")]  # scripts that are not kept
+        spans = [span for span in spans if not re.match("[0-9a-f]{8}:", span)]  # scripts of a commit, not kept
         mentioned_flags = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
         assert mentioned_flags - existing_flags - FOREIGN == set(), page.name
         checked |= mentioned_flags

@@ -212,6 +212,8 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
         matches = _with_series([StemmedFile(stem_of(Path(path.name)), path)], path)
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
+    elif path.is_symlink():
+        raise DataError(f"--input {pattern}: is a link to {os.readlink(path)}, which is not there")
     else:
         matches = _with_series(_glob_matches(pattern, output), _start_of_glob(path))
     if matches:

@@ -308,12 +308,14 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
         ("FOLDER/none*", "no image or volume found"),
         ("FOLDER/none", "is not there"),
         ("/dev/null", "is neither a file nor a folder"),
+        ("FOLDER/link.png", "is a link to lost.png, which is not there"),
         ("FOLDER/unread", "no image or volume found; convert HEIC to JPEG or PNG"),
     ],
 )
 def test_inputs_that_cannot_be_are_a_one_line_error(tmp_path, pattern, line):
     (tmp_path / "unread" / "sub").mkdir(parents=True)
     (tmp_path / "unread" / "sub" / "b.HEIC").write_bytes(b"heic")
+    (tmp_path / "link.png").symlink_to("lost.png")
     with pytest.raises(DataError, match=line):
         find_jobs([pattern.replace("FOLDER", str(tmp_path))], tmp_path / "out")
 

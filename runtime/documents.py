@@ -14,11 +14,12 @@ from typing import Any, BinaryIO, TextIO
 
 Root = type | tuple[type, ...]
 
-NOT_REGULAR = "it is not a regular file"
+
 MOST_BYTES = 2**26  # the largest file with settings or descriptions
 MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as the annotations of all images
 MOST_BYTES_OF_YAML = 2**20
 MOST_LEVELS = 64  # the deepest nesting of lists and objects
+TOO_DEEP = f"it is nested deeper than {MOST_LEVELS} levels"
 MOST_DIGITS = 300  # whole numbers of more digits may not fit into a float
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate as JSON writes it, which is valid text only in a pair
 # the beginning of a formula (owasp.org/www-community/attacks/CSV_Injection), maybe behind apostrophes; a protected cell
@@ -27,19 +28,18 @@ PROTECTED = re.compile("'" + FORMULA.pattern)
 ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
 
 
+def check_regular(file: str | Path | int) -> None:
+    """Raises OSError for a pipe or a device, which may never end; also for files that a library opens by their name."""
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise OSError("it is not a regular file")
+
+
 @contextmanager
 def open_regular(file: str | Path) -> Iterator[BinaryIO]:
-    """Open a file of somebody else to read from. Raises OSError for a pipe or a device, which may never end."""
+    """Open a file of somebody else to read from. Raises OSError as `check_regular` does."""
     with open(file, "rb", opener=_open_without_waiting) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(NOT_REGULAR)
+        check_regular(stream.fileno())
         yield stream
-
-
-def check_regular(file: str | Path) -> None:
-    """Raises OSError for a pipe or a device; for files that a library opens by their name."""
-    if not stat.S_ISREG(os.stat(file).st_mode):
-        raise OSError(NOT_REGULAR)
 
 
 def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -93,12 +93,8 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
     try:
         value = json.loads(text, parse_int=_whole_number, object_pairs_hook=pairs)
     except RecursionError as error:
-        raise ValueError(_too_deep()) from error
-    _check_root(value, root)
-    _check_levels(value)
-    if HALF_CHARACTER.search(text):
-        _check_characters(value)
-    return value
+        raise ValueError(TOO_DEEP) from error
+    return _checked(value, root, holds_half=HALF_CHARACTER.search(text) is not None)
 
 
 def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -171,16 +167,8 @@ def read_yaml(file: str | Path, root: Root = dict) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except RecursionError as error:
-        raise ValueError(_too_deep()) from error
-    _check_root(value, root)
-    _check_levels(value)
-    _check_characters(value)
-    return value
-
-
-def _check_characters(value: Any) -> None:
-    """Raises ValueError for half a character, which no file can hold."""
-    json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
+        raise ValueError(TOO_DEEP) from error
+    return _checked(value, root)
 
 
 def _whole_number(text: str) -> int:
@@ -189,25 +177,24 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _check_levels(value: Any) -> None:
-    """Raises ValueError if lists and objects are nested too deeply for recursive functions."""
+def _checked(value: Any, root: Root, holds_half: bool = True) -> Any:
+    """The value, which is a `root` and not nested too deeply for recursive functions. Raises ValueError if it is not.
+
+    Args:
+        holds_half: whether texts may hold half a character, which no file can hold.
+    """
+    if not isinstance(value, root):
+        first = root[0] if isinstance(root, tuple) else root
+        raise ValueError(f"it holds a {type(value).__name__}, expected {ROOT_NAMES.get(first, first.__name__)}")
     level = [value]
     for _ in range(MOST_LEVELS):
         below: list[Any] = []
         for container in level:
             entries = container.values() if isinstance(container, dict) else container
             below += [entry for entry in entries if type(entry) in (dict, list, tuple)]
-        if not below:
-            return
         level = below
-    raise ValueError(_too_deep())
-
-
-def _too_deep() -> str:
-    return f"it is nested deeper than {MOST_LEVELS} levels"
-
-
-def _check_root(value: Any, root: Root) -> None:
-    if not isinstance(value, root):
-        first = root[0] if isinstance(root, tuple) else root
-        raise ValueError(f"it holds a {type(value).__name__}, expected {ROOT_NAMES.get(first, first.__name__)}")
+    if level:
+        raise ValueError(TOO_DEEP)
+    if holds_half:
+        json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
+    return value

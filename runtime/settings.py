@@ -58,10 +58,7 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
         argument["nargs"] = "+" if items[-1] is Ellipsis else len(items)
         hints = items[:1]
     words = [kind for kind in hints if kind is not NoneType]
-    read = reader(Union[tuple(words)])  # noqa: UP007  # made at run time
-    argument["type"] = read
-    if "auto" in entry.metadata:
-        argument["type"] = _auto_or(read)
+    argument["type"] = reader(Union[tuple(words)], takes_auto="auto" in entry.metadata)  # noqa: UP007  # made at run time
     if len(words) == 1 and get_origin(words[0]) is Annotated:
         limit = get_args(words[0])[1]
         if isinstance(limit, OneOf):
@@ -81,10 +78,12 @@ def _help(entry: Field) -> str:
     return text
 
 
-def reader(hint: Any) -> Callable[[str], Any]:
-    """A type for argparse: a word as a value of the type."""
+def reader(hint: Any, *, takes_auto: bool = False) -> Callable[[str], Any]:
+    """A type for argparse: a word as a value of the type, and None for `auto` if it `takes_auto`."""
 
     def read(text: str) -> Any:
+        if takes_auto and text == "auto":
+            return None
         for kind in (int, float, str):
             with suppress(ValueError, Misfit):
                 return fit(kind(text), hint)
@@ -92,16 +91,6 @@ def reader(hint: Any) -> Callable[[str], Any]:
 
     return read
 
-
-def _auto_or(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse: None for the word `auto`, any other as it is read."""
-
-    def read_unless_auto(text: str) -> Any:
-        if text == "auto":
-            return None
-        return read(text)
-
-    return read_unless_auto
 
 
 def flag_of(name: str) -> str:

@@ -5,7 +5,7 @@ A dataclass has such types for its fields, as in `depth: Natural = 4`; `from_jso
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -108,22 +108,22 @@ def checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError that names the field and the value that its type cannot hold.
     """
     types = field_types(kind)
-    return {name: _as_type(value, types[name], name) for name, value in values.items() if name in types}
+    fitted = {}
+    for name, value in values.items():
+        hint = types.get(name)
+        if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
+            fitted[name] = from_json(hint, value, name)
+        elif hint is not None:
+            try:
+                fitted[name] = fit(value, hint)
+            except Misfit as error:
+                raise ValueError(f"{name} is {_shown(value)}, expected {description(hint)}") from error
+    return fitted
 
 
 def check_fields(instance: Any) -> None:
     """Give the fields of a frozen dataclass the types that it declares. Raises ValueError as `checked` does."""
-    for name, value in checked(type(instance), vars(instance)).items():
-        object.__setattr__(instance, name, value)
-
-
-def _as_type(value: Any, hint: Any, name: str) -> Any:
-    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
-        return from_json(hint, value, name)
-    try:
-        return fit(value, hint)
-    except Misfit as error:
-        raise ValueError(f"{name} is {_shown(value)}, expected {description(hint)}") from error
+    vars(instance).update(checked(type(instance), vars(instance)))
 
 
 def fit(value: Any, hint: Any) -> Any:
@@ -131,51 +131,31 @@ def fit(value: Any, hint: Any) -> Any:
     outer, inner = get_origin(hint), get_args(hint)
     if outer is Annotated:
         fitted = fit(value, inner[0])
-        if not inner[1].holds(fitted):
-            raise Misfit
-        return fitted
-    if outer in (Union, UnionType):
-        return _fit_one(value, inner)
-    if outer is tuple and isinstance(value, list | tuple):
-        return _fit_items(value, inner)
-    if outer is list and isinstance(value, list):
+        if inner[1].holds(fitted):
+            return fitted
+    elif outer in (Union, UnionType):
+        for kind in inner:
+            with suppress(Misfit):
+                return fit(value, kind)
+    elif outer is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(value) == len(kinds):
+            return tuple(map(fit, value, kinds))
+    elif outer is list and isinstance(value, list):
         return [fit(item, inner[0]) for item in value]
-    if outer is dict and isinstance(value, dict):
+    elif outer is dict and isinstance(value, dict):
         return {key: fit(item, inner[1]) for key, item in value.items()}
-    if hint in (int, float):
-        return _fit_number(value, hint)
-    if hint is Path and isinstance(value, str) and value:
+    elif hint is float:
+        if isinstance(value, int | float) and type(value) is not bool and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif hint is int:
+        if type(value) is int:
+            return value
+    elif hint is Path and isinstance(value, str) and value:
         return Path(value)
-    if hint is Any or (outer is None and isinstance(value, hint)):
+    elif hint is Any or (outer is None and isinstance(value, hint)):
         return value
     raise Misfit
-
-
-def _fit_number(value: Any, kind: type) -> Any:
-    """A finite number that is no bool; whole numbers are floats too."""
-    if kind is int and type(value) is int:
-        return value
-    is_number = isinstance(value, int | float) and type(value) is not bool
-    if kind is float and is_number and abs(value) <= sys.float_info.max:
-        return float(value)
-    raise Misfit
-
-
-def _fit_one(value: Any, hints: Iterable[Any]) -> Any:
-    """The value with the first of the types that can hold it."""
-    for hint in hints:
-        with suppress(Misfit):
-            return fit(value, hint)
-    raise Misfit
-
-
-def _fit_items(values: Sequence[Any], hints: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A tuple with the types of its items: `(X, ...)` for any number of them."""
-    if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(values)
-    if len(values) != len(hints):
-        raise Misfit
-    return tuple(map(fit, values, hints))
 
 
 def description(hint: Any) -> str:

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,8 +163,7 @@ class Checkpoints:
         self.folder = self.output_dir / "checkpoints"
         self.model_folder = self.output_dir / "model"
         self._writer = ThreadPoolExecutor(1)
-        self._pending: Future[bool] | None = None
-        self._is_saved = True
+        self._last_save: Future[bool] | None = None
         self._model_is_saved = True
 
     def save_model(self, network: PyTorchModelHubMixin, card: str) -> bool:
@@ -203,16 +203,14 @@ class Checkpoints:
             state=deepcopy(run),  # training goes on while it is written
             scaler=None if scaler is None else scaler.state_dict(),
         )
-        self._pending = self._writer.submit(self._write, checkpoint, files)
+        self._last_save = self._writer.submit(self._write, checkpoint, files)
         if waits:
             self.wait()
 
     def wait(self) -> bool:
         """Wait until the last save is on disk, or has failed; whether it and the best model are on disk."""
-        if self._pending is not None:
-            self._is_saved = self._pending.result()
-            self._pending = None
-        return self._is_saved and self._model_is_saved
+        is_saved = self._last_save is None or self._last_save.result()
+        return is_saved and self._model_is_saved
 
     def _write(self, checkpoint: Checkpoint, tensors: dict[str, dict[str, Tensor]]) -> bool:
         """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
@@ -252,8 +250,7 @@ class Checkpoints:
         # one process looks: machines may not share the folder, and all must agree on the best score
         if not on_main(self.accelerator, lambda: self._go_on_behind(checkpoint.path)):
             run.forget_best()
-        total_steps = self.settings.total_steps  # 0 if the clock decides
-        planned = f" of {total_steps}" if total_steps else ""
+        planned = f" of {self.settings.total_steps}" if self.settings.total_steps else ""  # else the clock decides
         say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
         if run.step > 0:
             rebuild_buckets(model, self.network)
@@ -287,18 +284,12 @@ class Checkpoints:
         for newer in newest_first(self.folder):
             if newer.name <= path.name:
                 break
-            has_best = has_best and checkpoint_folder(self.folder, _best_step(newer)).name <= path.name
+            with suppress(OSError, ValueError):  # a damaged checkpoint knows of no model
+                best_step = Checkpoint.read(newer).state.best_step
+                has_best = has_best and checkpoint_folder(self.folder, best_step).name <= path.name
             aside = newer.with_name(f"set-aside-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
             say(f"{newer} is newer than the checkpoint to resume from; it is renamed to {aside.name}")
-        (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)  # a finished run may go on
+        (self.output_dir / FINISHED_FILE).unlink(missing_ok=True)  # a finished run may go on
         return has_best
-
-
-def _best_step(path: Path) -> int:
-    """The step of the best evaluation that a checkpoint knows of; 0 if it is damaged."""
-    try:
-        return Checkpoint.read(path).state.best_step
-    except (OSError, ValueError):
-        return 0

@@ -92,7 +92,6 @@ def reader(hint: Any, *, takes_auto: bool = False) -> Callable[[str], Any]:
     return read
 
 
-
 def flag_of(name: str) -> str:
     """The typed flag of a setting: --batch-size for batch_size."""
     return "--" + name.replace("_", "-")

@@ -65,8 +65,9 @@ ROOMS = {
         "comparison",
         "review",
         "checkpoints run_log",
-        "opened_run publisher",
+        "run_folder",
         "start",
+        "publisher",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")

@@ -11,7 +11,7 @@ from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import counted, say
 from runtime.distributed import on_main
-from runtime.errors import SettingsError, WriteError, one_line
+from runtime.errors import WriteError, one_line
 from runtime.files import tolerate_write_errors
 from tasks import new_section
 from tasks.task import Task
@@ -19,15 +19,16 @@ from train_utils.checkpoints import Checkpoints
 from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import IMAGE_SCORES, read_log, write_image_scores
-from train_utils.opened_run import OpenedRun, mark_finished
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
 from train_utils.reporting.report import FEW_STEPS, remarks_on, write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
+from train_utils.run_folder import mark_finished
 from train_utils.run_log import RunLog
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, milliseconds_since_start
 from train_utils.sharding import whole_network
+from train_utils.start import OpenedRun
 from unet.model import UNet
 
 
@@ -185,12 +186,6 @@ class Publisher:
         if self.schedule.total_steps:
             made += f" of {self.schedule.total_steps:,}"
         return made
-
-
-def check_token(repo_id: str | None) -> None:
-    """Raise SettingsError if a model is to be published and nobody is logged in; call it before the training."""
-    if repo_id and huggingface_hub.get_token() is None:
-        raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
 
 
 def push_to_hub(folder: Path, repo_id: str | None) -> bool:

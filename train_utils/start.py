@@ -1,11 +1,13 @@
 """What a run prepares before its first step, in the order of `main`: launch, folder, data, network, loaders."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 from torch.utils.data import DataLoader
@@ -14,11 +16,13 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, network_shapes
+from inference.models import load_model
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
-from runtime.errors import LaunchError
+from runtime.errors import LaunchError, SettingsError
 from runtime.launch import (
     check_launch,
+    command_line,
     configure_process,
     default_precision,
     describe_profile,
@@ -26,19 +30,24 @@ from runtime.launch import (
     say_kernel_fault,
     say_profile,
 )
+from runtime.settings import as_flags
+from runtime.values import checked
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.check_data import check_data
+from train_utils.checkpoints import Checkpoint, find_checkpoint
 from train_utils.compilation import compile_blocks, compile_long_run, compile_loss, tune_kernels
 from train_utils.dataset import load_dataset_info
-from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
-from train_utils.opened_run import OpenedRun, open_run
-from train_utils.publisher import check_token
+from train_utils.memory import MemoryLimit, MemoryTrial, read_memory_limit, reports_shortage, say_split, wanted_split
+from train_utils.reporting.samples import report_share
+from train_utils.run_folder import finished_line, open_folder
 from train_utils.run_log import available_tracker
-from train_utils.settings.plan import check_scale
+from train_utils.run_state import RunState
+from train_utils.schedule import Clock, Schedule
+from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import starting_point
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs.slabs import Slabs
 from train_utils.slabs.split import check_slabs, split_volumes
@@ -47,9 +56,113 @@ from unet.config import UNetConfig
 from unet.model import UNet
 
 
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run before its first step: its folder, its starting point, and its recorded memory limit.
+
+    Args:
+        checkpoint: the checkpoint that the run resumes from, if any.
+        flags: the flags as they were typed.
+    """
+
+    output_dir: Path
+    checkpoint: Checkpoint | None
+    memory_limit: MemoryLimit
+    flags: TrainSettings
+
+    @cached_property
+    def initial_model(self) -> UNet | None:
+        """The model that a new run starts from, if any; each process that asks for it loads it once.
+
+        A resumed run has none: the model may have changed or been deleted since.
+        """
+        if self.flags.init_from is None or self.checkpoint is not None:
+            return None
+        return load_model(self.flags.init_from)
+
+    @property
+    def trained_config(self) -> UNetConfig | None:
+        """The config of the network that the run goes on with or starts from, if any."""
+        if self.checkpoint is not None:
+            return self.checkpoint.config
+        return None if self.initial_model is None else self.initial_model.config
+
+    def state(self) -> RunState:
+        """Where the run stands before its first step here."""
+        return RunState() if self.checkpoint is None else self.checkpoint.state
+
+    def schedule(self, args: TrainSettings, info: DatasetInfo, processes: int) -> Schedule:
+        """The schedule by the steps of the run or, with --max-minutes, by the clock.
+
+        A resumed run whose steps were counted keeps them.
+        """
+        max_steps = args.max_steps
+        if args.max_minutes and self.checkpoint is not None:
+            max_steps = self.checkpoint.settings.total_steps or None  # 0 if the clock decides
+        clock = Clock(
+            None if max_steps else args.max_minutes,
+            self.state().elapsed / 60_000,
+            report_share=report_share(info, processes),
+            spaces_evaluations=self.flags.eval_every is None,
+        )
+        return Schedule.from_args(args, len(info.train), max_steps, clock)
+
+    @property
+    def reads_places(self) -> bool:
+        """Whether TIFFs with a place are read as rasters: the flag decides or, without it, the earlier run or model."""
+        flags = self.flags
+        if flags.place is not None:
+            return flags.place
+        config = self.trained_config
+        needs_places = bool(flags.bands or flags.label_column) or flags.val_blocks is not None
+        return config is None or config.preprocess.place or needs_places
+
+    def settings(self, info: DatasetInfo) -> TrainSettings:
+        """The flags, with values for those that are open: from the data, and from the checkpoint or the plan.
+
+        The plan of a new run is printed.
+        """
+        args = replace(self.flags, task=info.config.task, place=info.config.reads_places)
+        if self.checkpoint is not None:
+            args = _with_recorded_plan(args, self.checkpoint.settings.flags)
+        elif args.plan == "auto":
+            args = plan_run(info, args)
+            _say_choices("plan", self.flags, args, UNPLANNED)
+        elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
+            trained = self.trained_config
+            preprocess = None if trained is None else trained.preprocess
+            args = replace(args, crop_size=patch_size(info, run_length(args.max_minutes), preprocess))
+            _say_choices("patches", self.flags, args, ["crop_size"])
+        check_axes(info, args)
+        return args
+
+    def resume_line(self) -> str:
+        """The command that goes on with this run, quoted for a shell."""
+        added = [] if self.flags.output_dir else ["--output-dir", str(self.output_dir)]
+        if self.flags.resume != "auto":
+            added += ["--resume", "auto"]
+        return command_line(added)
+
+
+def _with_recorded_plan(args: TrainSettings, recorded: dict[str, Any]) -> TrainSettings:
+    """The settings, with the recorded values of the planned ones that are open."""
+    planned = {name: recorded[name] for name in UNPLANNED if recorded.get(name) is not None}
+    values = UNPLANNED | checked(TrainSettings, planned)
+    if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
+        values |= {"encoder_weights": None, "freeze_encoder": None}
+    return fill(args, values)
+
+
+def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: Iterable[str]) -> None:
+    """Print the settings of these names that the flags have left open."""
+    chosen = {name: getattr(args, name) for name in names if getattr(flags, name) is None}
+    say(f"{kind}: {as_flags(chosen)}")
+
+
 def launch(flags: TrainSettings) -> Accelerator:
     """The accelerator of this process; raises LaunchError if the machine cannot do what the launch profile says."""
-    check_token(flags.push_to_hub)
+    if flags.push_to_hub and huggingface_hub.get_token() is None:
+        raise SettingsError(f"--push-to-hub {flags.push_to_hub} needs a token: run `hf auth login`, or set HF_TOKEN")
     check_launch(flags.deterministic)
     tracker = available_tracker(flags.tracker)
     precision: str | None = "no"
@@ -99,6 +212,19 @@ def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -
     return Slabs.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume, divisor)
 
 
+def open_run(flags: TrainSettings) -> OpenedRun | None:
+    """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process.
+
+    None, and a line, if the run has finished and the flags ask for nothing more.
+    """
+    folder = open_folder(flags.output_dir, flags.resume)
+    line = finished_line(folder, flags) if flags.resume == "auto" else None
+    if line:
+        say(line)
+        return None
+    return OpenedRun(folder, find_checkpoint(flags.resume, folder / "checkpoints"), read_memory_limit(folder), flags)
+
+
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:
     """The folder and the checkpoint of the run, found by one process; None, and a line, if nothing is left to do.
 
@@ -123,9 +249,7 @@ def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, 
 
     One process reads, the others receive.
     """
-    place = on_main(accelerator, lambda: run.reads_places)
-    config = replace(run.flags, place=place)
-    info = on_main(accelerator, lambda: load_dataset_info(config))
+    info = on_main(accelerator, lambda: load_dataset_info(replace(run.flags, place=run.reads_places)))
     say("\n".join([f"data: {info}", *info.warnings]))
     args = on_main(accelerator, lambda: run.settings(info))
     info = replace(info, config=args)
@@ -165,7 +289,10 @@ def fit_batch(
     shapes = network_shapes(info, network.config)
     check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
     tune_kernels(args, accelerator.device, shapes)
-    batch_split = wanted_split(args, describe_profile(accelerator), run.largest_micro_batch)
+    fitting_size = run.memory_limit.micro_batch_size  # of a step that has fitted, or may
+    if fitting_size is None and run.checkpoint is not None:
+        fitting_size = run.checkpoint.settings.micro_batch_size
+    batch_split = wanted_split(args, describe_profile(accelerator), fitting_size)
     if reports_shortage(accelerator.device):
         largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)

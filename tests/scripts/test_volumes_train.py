@@ -14,7 +14,7 @@ from support.run_files import losses
 from support.volumes import write_msd
 
 from runtime.errors import SettingsError
-from train_utils import opened_run as opened_run_module
+from train_utils import start
 from unet import UNet
 
 FLAGS = ["--max-steps", "6", "--base-channels", "4", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
@@ -80,7 +80,7 @@ def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
 
 
 def test_a_run_from_a_model_keeps_its_poolings_with_patches_of_its_own(run, data, tmp_path):
-    with mock.patch.object(opened_run_module, "load_model", wraps=opened_run_module.load_model) as load:
+    with mock.patch.object(start, "load_model", wraps=start.load_model) as load:
         again = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--init-from", run.folder / "model")
     assert again.exit_code == 0, again.output
     assert load.call_count == 1

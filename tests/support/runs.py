@@ -6,10 +6,10 @@ from typing import Any
 from support.in_process import parsed
 from train_utils.checkpoints import Checkpoint
 from train_utils.memory import MemoryLimit
-from train_utils.opened_run import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
+from train_utils.start import OpenedRun
 from unet import UNetConfig
 
 SMALL_MODEL = UNetConfig(base_channels=2, depth=1)
@@ -25,12 +25,6 @@ def checkpoint_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> Checkpoi
     return Checkpoint(Path("step-00000004"), RunSettings(**{"flags": {}} | recorded), config, RunState(step=4), None)
 
 
-def opened_run(
-    folder: Path,
-    flags: TrainSettings | None = None,
-    checkpoint: Checkpoint | None = None,
-    *,
-    limit: MemoryLimit | None = None,
-) -> OpenedRun:
+def opened_run(folder: Path, flags: TrainSettings, checkpoint: Checkpoint | None = None) -> OpenedRun:
     """A run in a folder, new or resumed from a checkpoint."""
-    return OpenedRun(folder, checkpoint, limit or MemoryLimit(), flags or unplanned())
+    return OpenedRun(folder, checkpoint, MemoryLimit(), flags)

@@ -1,6 +1,6 @@
 """When a run counts as finished, so that it is not resumed; and runs that are repeated from their record.
 
-Modules: train_utils/opened_run.py, train_utils/settings/flags.py.
+Modules: train_utils/run_folder.py, train_utils/settings/flags.py.
 """
 
 import json
@@ -21,7 +21,7 @@ import train
 import train_utils.start
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import checkpoint_folder
-from train_utils.opened_run import finished_line, mark_finished
+from train_utils.run_folder import finished_line, mark_finished
 from train_utils.settings.record import RunSettings, flags_as_json
 from train_utils.settings.train_settings import TrainSettings
 

@@ -1,6 +1,6 @@
 """The folder of a run: made, locked and swept; and where a run in it starts.
 
-Module: train_utils/opened_run.py.
+Modules: train_utils/run_folder.py, train_utils/start.py.
 """
 
 import atexit
@@ -19,16 +19,19 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
 from runtime.files import release_folders
 from train_utils.memory import MemoryLimit
-from train_utils.opened_run import OpenedRun, make_run_dir, open_run
+from train_utils.run_folder import open_folder
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
+from train_utils.start import OpenedRun, open_run
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
 
 
 @pytest.fixture
-def no_exit(monkeypatch):
-    """Nothing is removed when the tests end."""
+def no_exit(monkeypatch) -> Iterator[None]:
+    """Nothing is removed when the tests end, but locks."""
     monkeypatch.setattr(atexit, "register", lambda *_: None)
+    yield
+    release_folders()
 
 
 @pytest.fixture
@@ -42,24 +45,24 @@ def checkpoint(tmp_path) -> Path:
 
 def test_a_folder_that_holds_anything_is_for_a_resumed_run_alone(tmp_path, no_exit):
     (tmp_path / "file").write_text("")
-    assert make_run_dir(tmp_path, "auto") == tmp_path
+    assert open_folder(tmp_path, "auto") == tmp_path
     with pytest.raises(SettingsError, match="is not an empty folder; choose another"):
-        make_run_dir(tmp_path, None)
+        open_folder(tmp_path, None)
 
 
 def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(tmp_path, no_exit):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot be made: Not a directory"):
-        make_run_dir(tmp_path / "file" / "run", None)
+        open_folder(tmp_path / "file" / "run", None)
 
 
 def test_a_run_resumed_from_a_checkpoint_continues_in_its_folder(tmp_path, no_exit, checkpoint):
-    assert make_run_dir(None, str(checkpoint)) == tmp_path
+    assert open_folder(None, str(checkpoint)) == tmp_path
 
 
 def test_a_run_without_a_folder_has_one_that_is_named_by_the_time(tmp_path, no_exit, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = make_run_dir(None, None)
+    folder = open_folder(None, None)
     assert folder.parent == Path("runs")
     assert (tmp_path / folder / "checkpoints").is_dir()
     assert abs(datetime.now() - datetime.strptime(folder.name, "%Y-%m-%d-%H%M%S")) < timedelta(minutes=1)
@@ -69,13 +72,14 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(atexit, "register", lambda *call: calls.append(call))
     for name in ("failed", "begun"):
-        make_run_dir(tmp_path / name, None)
-    make_run_dir(tmp_path / "begun", "auto")  # which was there before
+        open_folder(tmp_path / name, None)
+    release_folders()
+    open_folder(tmp_path / "begun", "auto")  # which was there before
     (tmp_path / "made").mkdir()  # by the user
-    make_run_dir(tmp_path / "made", None)
+    open_folder(tmp_path / "made", None)
     (tmp_path / "begun" / "run.json").write_text("{}")
-    for function, folders in calls:
-        function(folders)
+    for function, *folders in reversed(calls):
+        function(*folders)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["begun", "made", "run.json"]
 
 
@@ -144,11 +148,6 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
     assert schedule.total_steps == 0
     assert schedule.clock.budget == 180_000
     assert schedule.clock.before == 90_000
-
-
-@pytest.mark.parametrize(("limit", "size"), [(None, 8), (MemoryLimit(2), 2)], ids=["no shortage", "a shortage"])
-def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path, limit, size):
-    assert opened_run(tmp_path, checkpoint=checkpoint_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
 
 
 def resumed_settings(folder: Path, info: DatasetInfo, *typed: str, **recorded: object) -> TrainSettings:

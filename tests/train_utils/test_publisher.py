@@ -17,10 +17,10 @@ from support.launches import TINY
 from support.saved_checkpoints import evaluation
 
 import train
-from runtime.errors import SettingsError, WriteError
+from runtime.errors import WriteError
 from train_utils import publisher as publisher_module
 from train_utils.evaluation import Evaluation
-from train_utils.publisher import check_token, push_to_hub
+from train_utils.publisher import push_to_hub
 from unet import UNet
 
 FLAGS = [*TINY, "--max-steps", "4", "--eval-every", "2", "--batch-size", "4", "--tracker", "none"]
@@ -167,10 +167,3 @@ def test_an_upload_that_fails_costs_one_line_with_the_command_to_repeat(tmp_path
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("could not upload to me/cells (OfflineModeIsEnabled: ")
     assert line.endswith(f"to try again: hf upload me/cells {tmp_path}")
-
-
-def test_nobody_trains_for_a_hub_without_a_token(monkeypatch):
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(SettingsError, match="needs a token: run `hf auth login`, or set HF_TOKEN"):
-        check_token("me/cells")
-    check_token(None)

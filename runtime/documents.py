@@ -186,7 +186,7 @@ def _checked(value: Any, root: Root, holds_half: bool = True) -> Any:
     if not isinstance(value, root):
         first = root[0] if isinstance(root, tuple) else root
         raise ValueError(f"it holds a {type(value).__name__}, expected {ROOT_NAMES.get(first, first.__name__)}")
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(MOST_LEVELS):
         below: list[Any] = []
         for container in level:

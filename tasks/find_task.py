@@ -108,8 +108,8 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
                 values = read_label_volume(source, record["name"])[0]
             else:
                 with open_source(source) as mask:
-                    rows = next(strips(mask)) if mask.is_large else mask
-                    values = read_mask(rows, record["name"])
+                    rows = next(strips(mask)) if mask.is_large else None
+                    values = read_mask(mask, record["name"], box=rows)
             if values.ndim == 2 or isinstance(source, VolumeFile):
                 yield np.maximum(values, 0)
 

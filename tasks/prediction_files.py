@@ -132,7 +132,7 @@ def save_overlay(
 
 
 def _read(picture: WindowedImage, rows: slice, name: str) -> np.ndarray:
-    return read_image(picture.read(rows.start, rows.stop), name)
+    return read_image(picture, name, box=picture.rows(rows.start, rows.stop))
 
 
 def read_missing(picture: WindowedImage, folder: Path | None) -> np.ndarray | None:
@@ -141,7 +141,7 @@ def read_missing(picture: WindowedImage, folder: Path | None) -> np.ndarray | No
         return None
     missing = zeros(picture.size, "bool", folder)
     for rows in row_spans(picture.size[0]):
-        pixels = missing_pixels(picture.read(rows.start, rows.stop))
+        pixels = missing_pixels(picture.pixels(picture.rows(rows.start, rows.stop)))
         if pixels is not None:
             missing[rows] = pixels
         release(missing)

@@ -100,8 +100,8 @@ def mask_parts(source: ImageSource, name: str, *, windows: bool) -> Iterator[Dec
             yield DecodedMask(plane, is_colored=False, is_jpeg=False)
     elif windows:
         with open_source(source) as mask:
-            for strip in strips(mask):
-                yield decode_mask(strip, name)
+            for box in strips(mask):
+                yield decode_mask(mask, name, box=box)
     else:
         yield decode_mask(source, name)
 
@@ -132,7 +132,7 @@ def _count_channels(image: WindowedImage, name: str, is_large: bool) -> int:
     """How many channels an image has; all of it is decoded. Raises DataError, also for infinite pixels."""
     if not is_large:
         return read_image(image, name).shape[2]
-    return max(read_image(strip, name).shape[2] for strip in strips(image))
+    return max(read_image(image, name, box=box).shape[2] for box in strips(image))
 
 
 def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rules: Rules, is_large: bool) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.formats import Box, ImageSource
 from data_utils.image_io.reader import open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.sources.records import Records
@@ -104,8 +104,8 @@ def read_sample(source: ImageSource, name: str) -> np.ndarray:
         parts = []
         for top in _window_starts(height):
             for left in _window_starts(width):
-                window = picture.read(top, min(top + SIDE, height), left, left + min(SIDE, width))
-                parts.append(read_image(window, name))
+                box = Box(top, min(top + SIDE, height), left, left + min(SIDE, width))
+                parts.append(read_image(picture, name, box=box))
         if any(isinstance(part, np.ma.MaskedArray) for part in parts):
             return np.ma.concatenate(parts)
         return np.concatenate(parts)

@@ -151,6 +151,11 @@ class Box(NamedTuple):
     left: int
     right: int
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The rows and the columns, as rasterio takes them."""
+        return (self.top, self.bottom), (self.left, self.right)
+
 
 @dataclass(frozen=True)
 class SceneWindow:

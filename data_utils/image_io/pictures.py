@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, PageFile, check_memory, image_errors
+from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, Box, PageFile, check_memory, image_errors
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from runtime.documents import check_regular
 from unet.config import Preprocess
@@ -95,15 +95,15 @@ class WindowedPicture(WindowedImage):
                 return picture
             return ImageOps.exif_transpose(picture)
 
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
-        window = self._upright.crop((left, top, self.size[1] if right is None else right, bottom))
-        # `read_mask` needs the format: the palette of a GIF means its colors
-        window.format = self.picture.format
-        return window
+    def _part(self, box: Box | None) -> Image.Image:
+        """A box of the picture, or all of it."""
+        if box is None:
+            return self._upright
+        return self._upright.crop((box.left, box.top, box.right, box.bottom))
 
-    def pixels(self) -> np.ndarray:
+    def pixels(self, box: Box | None = None) -> np.ndarray:
         """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too."""
-        image = self._upright
+        image = self._part(box)
         if image.mode.startswith("I;16"):
             return np.asarray(image).astype(np.uint16)
         if image.mode in ("1", "LA"):
@@ -112,9 +112,9 @@ class WindowedPicture(WindowedImage):
             image = image.convert("RGB")
         return np.asarray(image)
 
-    def values(self) -> np.ndarray:
+    def values(self, box: Box | None = None) -> np.ndarray:
         """As stored: (H, W), or (H, W, 3 or 4) uint8."""
-        picture = self._upright
+        picture = self._part(box)
         mode = picture.mode
         if mode in ("LA", "La", "PA"):
             return np.asarray(picture)[:, :, 0]

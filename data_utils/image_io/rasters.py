@@ -4,21 +4,22 @@ import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import copy
-from functools import reduce
+from functools import cached_property, reduce
 from io import BytesIO
 from math import prod
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, BandSource, PageFile, check_memory, image_errors
+from data_utils.image_io.formats import COPIES, TIFF_SUFFIXES, BandSource, Box, PageFile, check_memory
 from data_utils.image_io.gdal import gdal_errors, open_directory
 from data_utils.image_io.tiff import (
     TIFF_STARTS,
+    alpha_sample,
     check_segments,
-    has_alpha,
     has_bands,
     has_place_tags,
     has_plain_pixels,
@@ -33,13 +34,12 @@ from runtime.documents import check_regular
 from runtime.errors import ImageError
 
 HUGE_NODATA = 1e30
-GDAL_TAGS = (42112, 42113)  # of GDAL: the names of bands, and the value of pixels without data
+DESCRIPTIONS = 42112  # tag of GDAL: names and meanings of bands
+NODATA = 42113  # tag of GDAL: the value of pixels without data
 HUGE_TOLERANCE = 0.01
 MOST_BLOCK_BYTES = 2**28  # a compressed strip larger than this is not read for a window
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
-
-Range = tuple[int, int]  # first and last pixel along a side, the last one left out
 
 
 class Raster(WindowedImage):
@@ -52,8 +52,8 @@ class Raster(WindowedImage):
 
     Attributes:
         dtype: the type in which the pixels are read.
-        names: the names of all samples of the page; empty texts where they have none.
-        samples: the samples that are read, all but alpha, which says how opaque pixels are.
+        alpha: the sample that says how opaque pixels are.
+        samples: the samples that are read, all but alpha.
     """
 
     suffixes = TIFF_SUFFIXES
@@ -75,28 +75,45 @@ class Raster(WindowedImage):
         check_segments(page)
         self.stored_type = np.dtype(page.dtype)
         self.dtype = np.dtype(PILLOW_TYPES.get(str(self.stored_type), self.stored_type))
-        self.names = [""] * int(page.samplesperpixel)
-        self._alpha: int | None = None
-        self._nodata: float | None = None
-        self._block_bytes = 0
+        self._stack = stack
         self._lock = Lock()  # threads must not read one data set at the same time
-        is_described = any(code in page.tags for code in GDAL_TAGS) or has_alpha(page)
-        if is_described or not page.is_contiguous:  # opening takes longer than mapping a small image
-            self._data_set = open_directory(file, page.index, stack)
-            self.names = [name or "" for name in self._data_set.descriptions]
-            colors = [color.name for color in self._data_set.colorinterp]
-            self._alpha = colors.index("alpha") if "alpha" in colors else None
-            self._nodata = self._data_set.nodata if knows_missing else None
-            self._block_bytes = prod(self._data_set.block_shapes[0]) * self.stored_type.itemsize
-            if page.planarconfig != tifffile.PLANARCONFIG.SEPARATE:
-                self._block_bytes *= len(self.names)
-        self._mask = None if mask is None else open_directory(file, mask.index, stack)
-        self.samples = [sample for sample in range(len(self.names)) if sample != self._alpha]
+        self._mask_page = mask
+        self._block_bytes = prod(page.chunks) * self.stored_type.itemsize
+        self.alpha = self._find_alpha()
+        self.samples = [sample for sample in range(page.samplesperpixel) if sample != self.alpha]
         self._knows_missing = knows_missing
         self._may_be_nan = knows_missing and self.stored_type.kind == "f"
-        reasons = (self._nodata, self._mask, self._alpha)
-        self.may_lack_data = knows_missing and (self._may_be_nan or any(reason is not None for reason in reasons))
+        says_missing = NODATA in page.tags or mask is not None or self.alpha is not None
+        self.may_lack_data = knows_missing and (self._may_be_nan or says_missing)
         self.decodes_windows = page.is_contiguous or self._block_bytes <= MOST_BLOCK_BYTES
+
+    @cached_property
+    def _data_set(self) -> Any:
+        """The page as GDAL opens it, which takes longer than reading the page's tags."""
+        return open_directory(self.file, self.page.index, self._stack)
+
+    @cached_property
+    def _mask(self) -> Any:
+        """The page that says which pixels hold data."""
+        assert self._mask_page is not None
+        return open_directory(self.file, self._mask_page.index, self._stack)
+
+    def _find_alpha(self) -> int | None:
+        if DESCRIPTIONS in self.page.tags:
+            colors = [color.name for color in self._data_set.colorinterp]
+            return colors.index("alpha") if "alpha" in colors else None
+        return alpha_sample(self.page)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all samples of the page; empty texts where they have none."""
+        if DESCRIPTIONS in self.page.tags:
+            return [name or "" for name in self._data_set.descriptions]
+        return [""] * int(self.page.samplesperpixel)
+
+    @property
+    def mode(self) -> str:  # type: ignore[override]
+        return f"{self.dtype} x {len(self.samples)}"
 
     @classmethod
     def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> WindowedImage | None:
@@ -134,30 +151,20 @@ class Raster(WindowedImage):
         raster.samples = samples
         return raster
 
-    def header(self) -> tuple[tuple[int, int], str]:
-        return self.size, f"{self.dtype} x {len(self.samples)}"
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(str(self.path)):
-            return self._read_masked((top, bottom), (left, self.size[1] if right is None else right))
-
-    def pixels(self) -> np.ndarray:
-        height, width = self.size
-        return self._read_masked((0, height), (0, width))
-
-    def _read_masked(self, rows: Range, columns: Range) -> np.ndarray:
+    def pixels(self, box: Box | None = None) -> np.ndarray:
         """Values (n, m, C) of the bands; a masked array if data are missing."""
-        values = self._read(rows, columns, self.samples)
+        box = box or self.rows(0, self.size[0])
+        values = self._read(box, self.samples)
         reasons = []
         if self._may_be_nan:
             reasons.append(np.isnan(values))
-        if self._nodata is not None:
+        if self._knows_missing and NODATA in self.page.tags:
             reasons.append(self._is_nodata(values))
-        if self._knows_missing and self._alpha is not None and self._alpha not in self.samples:
-            reasons.append(self._read(rows, columns, [self._alpha]) == 0)
-        elif self._mask is not None:
+        if self._knows_missing and self.alpha is not None and self.alpha not in self.samples:
+            reasons.append(self._read(box, [self.alpha]) == 0)
+        elif self._mask_page is not None:
             with self._lock, gdal_errors("{}"):
-                reasons.append(self._mask.read(1, window=(rows, columns))[:, :, None] == 0)
+                reasons.append(self._mask.read(1, window=box.ranges)[:, :, None] == 0)
         values = values.astype(self.dtype, copy=False)
         if not any(reason.any() for reason in reasons):
             return values
@@ -166,32 +173,35 @@ class Raster(WindowedImage):
 
     def _is_nodata(self, values: np.ndarray) -> np.ndarray:
         """Where values say that there are no data; -3.4e38, the lowest number of float32, is written in many ways."""
-        assert self._nodata is not None
-        if abs(self._nodata) < HUGE_NODATA:
-            return values == self._nodata
-        return np.isclose(values, self._nodata, rtol=HUGE_TOLERANCE, atol=0)
+        with self._lock:
+            nodata = self._data_set.nodata
+        if nodata is None:
+            return np.zeros(1, bool)
+        if abs(nodata) < HUGE_NODATA:
+            return values == nodata
+        return np.isclose(values, nodata, rtol=HUGE_TOLERANCE, atol=0)
 
-    def _read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
-        """A window (n, m, C) of some samples as they are stored."""
-        shape = (rows[1] - rows[0], columns[1] - columns[0], len(samples))
+    def _read(self, box: Box, samples: Sequence[int]) -> np.ndarray:
+        """A box (n, m, C) of some samples as they are stored."""
+        shape = (box.bottom - box.top, box.right - box.left, len(samples))
         check_memory(COPIES * prod(shape) * self.stored_type.itemsize, "a part of the image")
         if self.page.is_contiguous:
             # mapped again for each window: pages of the file that were read count as memory
-            window = self._mapped()[slice(*rows), slice(*columns)]
-            if list(samples) != list(range(len(self.names))):
+            window = self._mapped()[box.top : box.bottom, box.left : box.right]
+            if list(samples) != list(range(self.page.samplesperpixel)):
                 window = window.take(samples, axis=2)
             return window.astype(self.stored_type, order="C")
         check_memory(self._block_bytes, "a tile or strip of it")
-        pixels = np.empty(shape, self._data_set.dtypes[0])
         bands = [sample + 1 for sample in samples]
         with self._lock, gdal_errors("{}"):
-            self._data_set.read(bands, window=(rows, columns), out=pixels.transpose(2, 0, 1))  # faster than planes
+            pixels = np.empty(shape, self._data_set.dtypes[0])
+            self._data_set.read(bands, window=box.ranges, out=pixels.transpose(2, 0, 1))  # faster than planes
         return pixels
 
     def _mapped(self) -> np.ndarray:
         """(H, W, C) of a page that is not compressed, where it lies in the file."""
         dtype = self.stored_type.newbyteorder(self.page.parent.byteorder)
-        bands = len(self.names)
+        bands = self.page.samplesperpixel
         is_separate = self.page.planarconfig == tifffile.PLANARCONFIG.SEPARATE
         shape = (bands, *self.size) if is_separate else (*self.size, bands)
         start = self.page.dataoffsets[0]
@@ -220,14 +230,8 @@ class JoinedRasters(WindowedImage):
         self.may_lack_data = any(raster.may_lack_data for raster in rasters)
         self.decodes_windows = all(raster.decodes_windows for raster in rasters)
 
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self._join([raster.read(top, bottom, left, right) for raster in self.rasters])
-
-    def pixels(self) -> np.ndarray:
-        return self._join([raster.pixels() for raster in self.rasters])
-
-    def _join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        pixels = np.ma.concatenate(parts, axis=2)
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        pixels = np.ma.concatenate([raster.pixels(box) for raster in self.rasters], axis=2)
         return pixels if np.ma.is_masked(pixels) else pixels.data
 
 

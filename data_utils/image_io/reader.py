@@ -10,6 +10,7 @@ from PIL import Image
 from data_utils.image_io.dicom.series import DicomImage
 from data_utils.image_io.formats import (
     BandSource,
+    Box,
     EmbeddedImage,
     ImageSource,
     PageFile,
@@ -102,9 +103,7 @@ def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:
     if scene.size != window.size:
         sizes = f"{window.size[0]} x {window.size[1]}, its mask {scene.size[0]} x {scene.size[1]}"
         raise DataError(f"{window.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
-    if scene.decodes_windows:
-        return WindowedPart(scene, box)
-    return _open(scene.read(*box), window.name, 0, stack)
+    return WindowedPart(scene, box)
 
 
 @contextmanager
@@ -117,15 +116,16 @@ def _decoding(source: Readable, name: str, kind: str, page: int = 0) -> Iterator
         yield image
 
 
-def read_image(source: Readable, name: str = "image", page: int = 0) -> np.ndarray:
-    """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
+def read_image(source: Readable, name: str = "image", page: int = 0, box: Box | None = None) -> np.ndarray:
+    """Read an image, or a box of it, from a path (and page, of a TIFF), bytes, a PIL image, an array or an open image.
 
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C) and for rasters; these
     are masked arrays where pixels hold no data.
     Raises ImageError, with `name`, for a source that cannot be read.
     """
-    return decode_image(source, name, page).array
+    with _decoding(source, name, "image", page) as image:
+        return _real_numbers(image.pixels(box), name)
 
 
 def decode_image(source: Readable, name: str, page: int = 0, draft_for: Preprocess | None = None) -> WindowedArray:
@@ -136,33 +136,35 @@ def decode_image(source: Readable, name: str, page: int = 0, draft_for: Preproce
     with _decoding(source, name, "image", page) as image:
         if draft_for:
             image = image.drafted(draft_for)
-        pixels = image.pixels()
-        if pixels.ndim == 2:
-            pixels = pixels[:, :, None]
-        if pixels.dtype.kind not in "buif":
-            raise ValueError(f"its pixels are of type {pixels.dtype}, which are no real numbers")
-        check_finite(pixels, name)
-        if pixels.dtype == bool:
-            pixels = pixels.astype(np.uint8)
-        return WindowedArray(pixels, image.size, image.extent)
+        return WindowedArray(_real_numbers(image.pixels(), name), image.size, image.extent)
 
 
-def read_mask(source: Readable, name: str, *, colors: bool = False) -> np.ndarray:
-    """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is colored.
+def _real_numbers(pixels: np.ndarray, name: str) -> np.ndarray:
+    """Pixels as (H, W, C). Raises an error for those that are no finite real numbers."""
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.dtype.kind not in "buif":
+        raise ValueError(f"its pixels are of type {pixels.dtype}, which are no real numbers")
+    check_finite(pixels, name)
+    return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
+
+
+def read_mask(source: Readable, name: str, *, colors: bool = False, box: Box | None = None) -> np.ndarray:
+    """Mask values, or those of a box: (H, W) integers, or (H, W, 3) uint8 where the picture really is colored.
 
     A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
     it likes: there the colors count, as they do everywhere with `colors`. RGB that holds only grey is grey, alpha is
     dropped, 1-bit is 0 and 1, EXIF orientation is applied. Raises DataError, with `name`, for a source that cannot be
     read or is no mask.
     """
-    return decode_mask(source, name, colors=colors).values
+    return decode_mask(source, name, colors=colors, box=box).values
 
 
-def decode_mask(source: Readable, name: str, *, colors: bool = False) -> DecodedMask:
+def decode_mask(source: Readable, name: str, *, colors: bool = False, box: Box | None = None) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
     with _decoding(source, name, "mask") as image:
         has_colored_palette = colors and image.palette is not None
-        mask = image.pixels() if has_colored_palette else image.values()
+        mask = image.pixels(box) if has_colored_palette else image.values(box)
         is_jpeg = image.format == "JPEG"
     if mask.ndim == 3 and mask.shape[2] == 1:
         mask = mask[:, :, 0]

@@ -157,7 +157,7 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     samples = page.samplesperpixel
     kind = str(page.dtype)
     if page.bitspersample <= 8 and kind in ("bool", "uint8"):
-        is_grey = samples == 1 or (samples == 2 and has_alpha(page))
+        is_grey = samples == 1 or (samples == 2 and alpha_sample(page) is not None)
         return is_grey or (page.photometric == RGB and samples in (3, 4))
     if samples > 1 or page.photometric != MINISBLACK:
         return False
@@ -166,9 +166,13 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     return kind == "uint16"
 
 
-def has_alpha(page: tifffile.TiffPage) -> bool:
-    """Whether a sample of a page says how opaque pixels are."""
-    return any(kind in ALPHA_SAMPLES for kind in page.extrasamples)
+def alpha_sample(page: tifffile.TiffPage) -> int | None:
+    """The sample of a page that says how opaque pixels are."""
+    colors = page.samplesperpixel - len(page.extrasamples)
+    for number, kind in enumerate(page.extrasamples):
+        if kind in ALPHA_SAMPLES:
+            return colors + number
+    return None
 
 
 def has_bands(page: tifffile.TiffPage) -> bool:

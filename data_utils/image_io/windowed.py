@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from PIL import Image
 
 from data_utils.image_io.formats import COPIES, Box, PageFile, check_memory
 from runtime.documents import check_regular
@@ -82,21 +81,17 @@ class WindowedImage(ABC):
         """Size and mode, without decoding."""
         return self.size, self.mode
 
-    @abstractmethod
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take.
-
-        Args:
-            right: None for all columns from `left` on.
-        """
+    def rows(self, top: int, bottom: int) -> Box:
+        """The box of whole rows [top, bottom)."""
+        return Box(top, bottom, 0, self.size[1])
 
     @abstractmethod
-    def pixels(self) -> np.ndarray:
-        """All pixels of an image, (H, W) or (H, W, C), in memory."""
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        """The pixels of an image, all or those of a box, (H, W) or (H, W, C), in memory."""
 
-    def values(self) -> np.ndarray:
-        """All values of a mask. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
-        pixels = self.pixels()
+    def values(self, box: Box | None = None) -> np.ndarray:
+        """The values of a mask. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
+        pixels = self.pixels(box)
         values = np.array(pixels)
         if isinstance(pixels, np.ma.MaskedArray) and values.dtype.kind == "f":
             is_number = np.abs(values) < LARGEST_NUMBER
@@ -135,45 +130,54 @@ class WindowedArray(WindowedImage):
         check_regular(file.path)
         return cls(np.lib.format.open_memmap(file.path, mode="r"))
 
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self.array[top:bottom, left:right]
-
-    def pixels(self) -> np.ndarray:
-        if not isinstance(self.array, np.memmap):
-            return self.array
-        check_memory(COPIES * self.array.nbytes, "the array")
-        return np.array(self.array)
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        array = self.array if box is None else self.array[box.top : box.bottom, box.left : box.right]
+        if not isinstance(array, np.memmap):
+            return array
+        check_memory(COPIES * array.nbytes, "the array")
+        return np.array(array)
 
 
 class WindowedPart(WindowedImage):
-    """Windows of a part of an image of which windows are decoded; the box is its rows and columns in there."""
+    """A part of an image; the box is its rows and columns in there."""
 
     def __init__(self, image: WindowedImage, box: Box) -> None:
         self.image = image
         self.box = box
         self.size = self.extent = (box.bottom - box.top, box.right - box.left)
+        self.decodes_windows = image.decodes_windows
         self.may_lack_data = image.may_lack_data
+        self.format = image.format
+
+    @property
+    def palette(self) -> tuple[str, bytes] | None:
+        return self.image.palette
 
     @property
     def is_large(self) -> bool:
-        return True  # however small: the image is large
+        return self.decodes_windows  # however small the part: the image is large
 
     def header(self) -> tuple[tuple[int, int], str]:
         _, mode = self.image.header()
         return self.size, mode
 
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        box = self.box
-        right = self.size[1] if right is None else right
-        return self.image.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        return self.image.pixels(self._in_image(box))
 
-    def pixels(self) -> np.ndarray:
-        return np.asanyarray(self.read(0, self.size[0]))
+    def values(self, box: Box | None = None) -> np.ndarray:
+        return self.image.values(self._in_image(box))
+
+    def _in_image(self, box: Box | None) -> Box:
+        """A box of this part as one of the image."""
+        if box is None:
+            return self.box
+        top, left = self.box.top, self.box.left
+        return Box(top + box.top, top + box.bottom, left + box.left, left + box.right)
 
 
-def strips(image: WindowedImage) -> Iterator[Image.Image | np.ndarray]:
-    """All rows of a picture from the first on, some at a time."""
+def strips(image: WindowedImage) -> Iterator[Box]:
+    """The boxes of all rows of a picture from the first on, some at a time."""
     height, width = image.size
     step = max(1, STRIP_PIXELS // width)
     for top in range(0, height, step):
-        yield image.read(top, min(top + step, height))
+        yield image.rows(top, min(top + step, height))

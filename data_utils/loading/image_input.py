@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from data_utils.image_io.formats import Box
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
@@ -94,7 +95,8 @@ class ImageInput:
         return pixels
 
     def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self._fit(read_image(self.picture.read(top, bottom, left, right), self.name))
+        box = Box(top, bottom, left, self.picture.size[1] if right is None else right)
+        return self._fit(read_image(self.picture, self.name, box=box))
 
     def _fit(self, pixels: np.ndarray) -> np.ndarray:
         """Pixels (H, W, C) with the model's channels; a warning, once, for another type than it was trained on."""
@@ -125,7 +127,8 @@ class ImageInput:
         if not self.picture.may_lack_data:
             return None
         rows, columns = nearest_pixels(self.picture.size, self.size, window)
-        missing = missing_pixels(self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
+        box = Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        missing = missing_pixels(self.picture.pixels(box))
         if missing is None:
             return None
         return missing[rows - rows[0]][:, columns - columns[0]]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
@@ -310,15 +309,12 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
             return () if is_stack else tuple(pages)
         with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
-            row = picture.read(0, 1)
+            row = picture.pixels(picture.rows(0, 1))
+            is_single = row.ndim < 3 or (picture.format != "" and picture.mode not in ("RGB", "RGBA"))
     except ImageError:
         return ()
-    if isinstance(row, Image.Image):
-        channels = 3 if row.mode in ("RGB", "RGBA") else 1
-        is_color = True
-    else:
-        channels = 1 if row.ndim < 3 else row.shape[2]
-        is_color = channels in (3, 4) and row.dtype == np.uint8
+    channels = 1 if is_single else row.shape[2]
+    is_color = channels in (3, 4) and row.dtype == np.uint8
     if channels == 1 or (is_color and not explicit):
         return ()
     return (None,) * channels

@@ -14,7 +14,7 @@ import numpy as np
 from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.formats import Box, ImageSource, VolumeFile
 from data_utils.image_io.reader import check_sizes, decode_mask, open_source, read_mask
 from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
@@ -267,7 +267,7 @@ class MaskReader(TargetReader):
         """The `window` of the target of a mask resized to `size` (H, W)."""
         rows, columns = nearest_pixels(picture.size, size, window)
         name = record["name"]
-        values = read_mask(picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1), name)
+        values = read_mask(picture, name, box=Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
         resized_values = values[rows - rows[0]][:, columns - columns[0]]
         return self.target_for_record(self.target_from_mask(resized_values, name), record)
 

@@ -98,7 +98,7 @@ class PointFormat(PredictionFormat):
             voxels, header = read_volume(job.volume, job.name)
             return render_volume_points(voxels, header.spacing, positions, points.is_found)
         assert image.picture is not None
-        return render_points(read_image(image.picture.read(0, image.size[0]), job.name), positions, points.is_found)
+        return render_points(read_image(image.picture, job.name), positions, points.is_found)
 
     def true_points(self, path: Path) -> PointTable:
         return read_true_points(path, self.task)

@@ -98,7 +98,7 @@ def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
     with open_source(source) as picture:
 
         def read(rows: slice) -> Target:
-            values = read_mask(picture.read(rows.start, rows.stop), name, colors=has_colors)
+            values = read_mask(picture, name, colors=has_colors, box=picture.rows(rows.start, rows.stop))
             return reader.target_from_mask(values, name)
 
         yield OpenMask(name, picture.size, read)

@@ -14,7 +14,7 @@ from support.volumes import write_volume
 
 from data_utils.analysis.inspect_record import Inspection
 from data_utils.analysis.problems import Problem, describe_excess, merge_equal
-from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.formats import Box, PointSource, VolumeFile
 from data_utils.image_io.rasters import Raster
 from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.points.spaces import PIXELS
@@ -144,13 +144,14 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
 
 def test_no_more_of_a_large_image_and_its_mask_is_in_memory_than_a_strip(large_mask, monkeypatch):
     heights = []
-    read = Raster.read
+    pixels = Raster.pixels
 
-    def note(tiff: Raster, top: int, bottom: int, *columns: int) -> np.ndarray:
-        heights.append(bottom - top)
-        return read(tiff, top, bottom, *columns)
+    def note(tiff: Raster, box: Box | None = None) -> np.ndarray:
+        read = pixels(tiff, box)
+        heights.append(len(read))
+        return read
 
-    monkeypatch.setattr(Raster, "read", note)
+    monkeypatch.setattr(Raster, "pixels", note)
     inspected(large_mask[0], windows=True)
     assert max(heights) == 32
 

@@ -11,6 +11,7 @@ from PIL import Image
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split, total_pixels
 from data_utils.class_map import resolve_classes
+from data_utils.image_io.formats import Box
 from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
@@ -136,7 +137,7 @@ def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
         (tmp_path / name).write_bytes(content)
         assert np.array_equal(read_mask(content, name), values)
         with open_source(tmp_path / name) as image:
-            assert np.array_equal(read_mask(image.read(3, 17, 2, 29), name), values[3:17, 2:29])
+            assert np.array_equal(read_mask(image, name, box=Box(3, 17, 2, 29)), values[3:17, 2:29])
 
 
 @pytest.mark.parametrize("wrap", [str, lambda path: path])
@@ -220,8 +221,8 @@ def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     whole = read_mask(tmp_path / f"a{suffix}", "a")
     assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
     with open_source(tmp_path / f"a{suffix}") as picture:
-        np.testing.assert_array_equal(read_mask(picture.read(5, 25), "a"), whole[5:25])
-        np.testing.assert_array_equal(read_mask(picture.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
+        np.testing.assert_array_equal(read_mask(picture, "a", box=picture.rows(5, 25)), whole[5:25])
+        np.testing.assert_array_equal(read_mask(picture, "a", box=Box(5, 25, 8, 33)), whole[5:25, 8:33])
 
 
 def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():

@@ -14,7 +14,7 @@ from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.config import DataConfig
 from data_utils.image_io import places
-from data_utils.image_io.formats import PageFile
+from data_utils.image_io.formats import Box, PageFile
 from data_utils.image_io.places import (
     Grid,
     Place,
@@ -161,10 +161,10 @@ def coarse_mask(tmp_path):
 
 def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
     with open_source(coarse_mask) as picture:
-        whole = np.asarray(picture.read(0, 8))
+        whole = picture.pixels()
         monkeypatch.setattr(places, "ROWS", 3)
-        assert np.array_equal(picture.read(0, 8), whole)
-        assert np.array_equal(picture.read(2, 7, 3, 8), whole[2:7, 3:8])
+        assert np.array_equal(picture.pixels(picture.rows(0, 8)), whole)
+        assert np.array_equal(picture.pixels(Box(2, 7, 3, 8)), whole[2:7, 3:8])
     assert np.array_equal(coarse_mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])
 
 

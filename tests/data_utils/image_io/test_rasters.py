@@ -19,7 +19,7 @@ from support.data_sets import load_info
 from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
-from data_utils.image_io.formats import BandSource
+from data_utils.image_io.formats import BandSource, Box
 from data_utils.image_io.rasters import band_indices, open_bands
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
 from data_utils.loading.dataset import TrainingDataset
@@ -48,7 +48,7 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
     with open_source(path) as picture:
         assert picture.decodes_windows
-        assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
+        assert np.array_equal(picture.pixels(Box(11, 50, 7, 66)), pixels[11:50, 7:66])
 
 
 @pytest.mark.parametrize("orientation", [2, 3, 4])
@@ -177,7 +177,7 @@ def test_bands_are_chosen_by_name_or_number(tmp_path, chosen, indices):
     assert np.array_equal(read_image(source), pixels)
     assert read_header(source, "a") == ((40, 56), f"uint16 x {len(indices)}")
     with open_source(source) as picture:
-        assert np.array_equal(picture.read(3, 9), pixels[3:9])
+        assert np.array_equal(picture.pixels(picture.rows(3, 9)), pixels[3:9])
 
 
 @pytest.mark.parametrize("missing", ["B11", "5"])
@@ -203,7 +203,7 @@ def test_windows_of_codecs_that_rasterio_has_are_read_alone(tmp_path, compressio
         expected = file.read(1)
     with open_source(path) as picture:
         assert picture.decodes_windows
-        assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], expected[9:20, 5:31])
+        assert np.array_equal(picture.pixels(Box(9, 20, 5, 31))[:, :, 0], expected[9:20, 5:31])
 
 
 def test_a_raster_needs_rasterio(tmp_path, monkeypatch):
@@ -257,7 +257,7 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(tmp_p
         expected = np.moveaxis(file.read(masked=True), 0, 2)
     with open_source(path) as picture:
         for rows, columns in WINDOWS * 2:
-            window = picture.read(*rows, *columns)
+            window = picture.pixels(Box(*rows, *columns))
             expected_window = expected[slice(*rows), slice(*columns)]
             assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(expected_window))
             assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(expected_window, 7))

@@ -45,8 +45,8 @@ def test_a_window_of_an_image_is_read_in_parts(image_window):
         assert picture.may_lack_data
         assert picture.decodes_windows
         assert picture.extent == (7, 12)
-        assert np.array_equal(picture.read(1, 3), np.moveaxis(BANDS[:, 3:5, 3:15], 0, 2))
-        assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(BANDS[:, 3:5, 7:9], 0, 2))
+        assert np.array_equal(picture.pixels(picture.rows(1, 3)), np.moveaxis(BANDS[:, 3:5, 3:15], 0, 2))
+        assert np.array_equal(picture.pixels(Box(1, 3, 4, 6)), np.moveaxis(BANDS[:, 3:5, 7:9], 0, 2))
 
 
 def test_a_window_of_a_mask_is_its_own_part(mask_window):
@@ -70,7 +70,7 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     assert read_mask(window, "a").tolist() == expected
     with open_source(window) as picture:
         assert picture.size == (2, 6)
-        assert picture.read(0, 2).tolist() == expected
+        assert picture.pixels().tolist() == expected
 
 
 def test_a_window_of_an_image_is_opened_however_small(image_window):

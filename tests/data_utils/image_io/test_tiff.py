@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from data_utils.image_io.formats import PageFile, VolumeFile
+from data_utils.image_io.formats import Box, PageFile, VolumeFile
 from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.tiff import page_numbers, tiff_pages
 from data_utils.image_io.volumes import read_label_volume, read_volume
@@ -34,7 +34,7 @@ def test_thumbnails_in_a_tiff_are_no_pages(tmp_path):
             tiff.write(grey[::4, ::4], photometric="minisblack", subfiletype=1)
     assert tiff_pages(path) == [(0, (30, 33)), (2, (29, 33)), (4, (28, 33))]
     with open_source(path, page=2) as picture:
-        np.testing.assert_array_equal(read_image(picture.read(0, 29))[:, :, 0], grey[1:])
+        np.testing.assert_array_equal(read_image(picture, box=picture.rows(0, 29))[:, :, 0], grey[1:])
     np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], grey[1:])
 
 
@@ -94,7 +94,7 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
         for source in (path, path.read_bytes(), PageFile(str(path), reads_place=False)):
             assert np.array_equal(read_image(source, page=1), colors[1])
         with open_source(path, page=1) as image:
-            assert np.array_equal(read_image(image.read(3, 17, 2, 29)), colors[1, 3:17, 2:29])
+            assert np.array_equal(read_image(image, box=Box(3, 17, 2, 29)), colors[1, 3:17, 2:29])
         stack = VolumeFile((str(path),))
         assert np.array_equal(read_volume(stack, "a")[0], colors)
         if samples == 1:

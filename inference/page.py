@@ -45,7 +45,7 @@ class PagePredictor:
     def __init__(self, model: str | Path) -> None:
         self.predictor = Predictor.from_pretrained(model, best_device())
         self.output_format = new_format(self.predictor.config)
-        extensions = (*self.output_format.mask_extensions, *self.output_format.extensions, OVERLAY)
+        extensions = (*self.output_format.extensions, OVERLAY)
         self.requested = RequestedOutputs(self.output_format, extensions)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
@@ -87,7 +87,7 @@ class PagePredictor:
             return str(self.output_format.mask_file(job))
         archive = job.output.with_name(f"{job.output.name}.zip")
         with ZipFile(archive, "w") as stream:
-            for extension in self.output_format.mask_extensions:
+            for extension in self.output_format.extensions:
                 stream.write(job.file(extension), job.file(extension).relative_to(job.output.parent))
         return str(archive)
 

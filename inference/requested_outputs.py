@@ -88,19 +88,19 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.object_classes and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    if args.uncertainty and UNCERTAINTY in output_format.unsupported:
-        raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
+    if args.uncertainty and output_format.reader.takes_points:
+        raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
     if args.polygons:
         check_polygons(args.polygons, output_format)
     if args.also and output_format.segments is None:
         raise SettingsError(f"--also: {output_format.outputs} of this model are not written as SEG; leave the flag out")
     flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
-    extensions = [*output_format.mask_extensions, *output_format.extensions]
+    extensions = [*output_format.extensions]
     extensions += [extension for extension, is_given in flags.items() if is_given]
     if args.polygons:
         extensions.append(f".{args.polygons}")
     if "nifti" in args.also:
-        extensions += [f"{extension.removesuffix(MASK)}{NIFTI}" for extension in output_format.mask_extensions]
+        extensions += [f"{extension.removesuffix(MASK)}{NIFTI}" for extension in output_format.extensions]
     if "rtstruct" in args.also:
         extensions.append(STRUCTURES)
     return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)

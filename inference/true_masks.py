@@ -151,8 +151,8 @@ class TruthFolder:
             return None if len(output_format.object_classes) > 1 else source
         if output_format.object_classes:
             return AnnotatedObjects(source, class_indices(names, output_format.object_classes))
-        if output_format.true_class_map is not None:
-            return AnnotatedClasses.from_names(source, record["name"], names, output_format.true_class_map)
+        if output_format.reader.class_map is not None:
+            return AnnotatedClasses.from_names(source, record["name"], names, output_format.reader.class_map)
         return None
 
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:

@@ -95,7 +95,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
             truths = TruePoints(args.truth, points)
         jobs = truths.with_truths(inputs)
     if args.file is not None:
-        jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]
+        jobs = [named_job(jobs, args.file, output_format.extensions[0])]
     check_written(args, jobs, [file.path for file in files], requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")

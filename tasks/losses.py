@@ -92,8 +92,8 @@ class PixelsAndRegions(Task):
         object.__setattr__(self, "weights", weights)
 
     @property
-    def outputs(self) -> int:
-        return len(self.names)
+    def output_names(self) -> tuple[str, ...]:
+        return self.names
 
     @property
     def class_weights(self) -> Tensor:

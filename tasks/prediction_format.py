@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -11,12 +11,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from PIL import Image
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import PageFile, Segments, VolumeFile
 from data_utils.image_io.volumes import read_volume, read_volume_header, write_regions
 from data_utils.sources.points.table import PointTable
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.drawing import legend, outlined_overlay, volume_page
@@ -43,27 +42,23 @@ class PredictionFormat(ABC):
     """How predictions are written, shown and scored.
 
     Attributes:
+        reader: reads such masks or points, and true ones.
         outputs: a word for the files of all images.
-        extensions: the extensions of further files beside each of them.
         writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
-        unsupported: for extensions of --uncertainty and the like that such predictions do not have, the reason.
         names: the meanings of the colors.
         colors: (N, 3) uint8, one for each name.
-        mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
-        class_folders: the folder of each class's masks, if each class has its own masks.
-        true_class_map: the classes of a model of classes, whose true masks may be annotations; else None.
+        extensions: the extensions of an image's files for `Job.file`, that of the mask or points first.
+        class_folders: the folder of each class's masks, if each class has its own; all extensions are then of masks.
         joined_files: the names of the files that join the results of all images.
         object_classes: the classes of numbered objects, which --coco collects; empty if there are none.
         segments: what the segments of a DICOM label are to `reader`; None if masks are not written as segments.
     """
 
+    reader: TargetReader
     outputs: ClassVar[str]
-    extensions: ClassVar[Sequence[str]] = ()
     writes_rasters: ClassVar[bool] = False
-    unsupported: ClassVar[Mapping[str, str]] = {}
-    mask_extensions: Sequence[str] = (MASK,)
+    extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
-    true_class_map: ClassMap | None = None
     joined_files: Sequence[str] = ()
     object_classes: Sequence[str] = ()
     segments: Segments | None = None
@@ -79,18 +74,13 @@ class PredictionFormat(ABC):
         """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
         return self
 
-    @property
-    def channel_names(self) -> Sequence[str]:
-        """The meaning of each channel of the probabilities."""
-        return self.names
+    def file(self, job: Job, extension: str) -> Path:
+        """The path of a file of a job."""
+        return job.file(extension)
 
     def mask_file(self, job: Job) -> Path:
         """The path of the mask or points of a job, or of its first mask."""
-        return job.file(self.mask_extensions[0])
-
-    def file(self, job: Job, extension: str) -> Path:
-        """The path of a file of a job."""
-        return self.mask_file(job) if extension == MASK else job.file(extension)
+        return self.file(job, self.extensions[0])
 
     def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
         """The paths of all files that may be written or removed for a job, given their extensions."""
@@ -140,7 +130,6 @@ class MaskFormat(PredictionFormat):
     """The mask of a prediction, and its picture.
 
     Attributes:
-        reader: reads such masks, and true ones.
         written_values: the values that masks hold, if they are values of classes.
     """
 
@@ -222,7 +211,7 @@ class MaskFormat(PredictionFormat):
         """Write the mask."""
         nodata = free_value(self.written_values)
         values = values_of_labels(image, self.mask_values, nodata)
-        save_values(image.job, self.file(image.job, MASK), values, nodata)
+        save_values(image.job, self.mask_file(image.job), values, nodata)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         written: MaskFile = VolumeFile((str(self.mask_file(job)),), grid_of=job.volume, segments=self.segments)

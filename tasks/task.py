@@ -193,8 +193,13 @@ class Task(ABC):
 
     @property
     @abstractmethod
+    def output_names(self) -> Sequence[str]:
+        """The meaning of each channel of the logits."""
+
+    @property
     def outputs(self) -> int:
         """Channels of the logits."""
+        return len(self.output_names)
 
     @property
     def averages_mirrored(self) -> bool:

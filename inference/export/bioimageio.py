@@ -29,7 +29,7 @@ from inference.export.proof import Answer, check_answers, expected_logits, image
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from runtime.files import replace_path
-from tasks import new_decoder, new_format, task_of_model
+from tasks import new_decoder, task_of_model
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -270,7 +270,7 @@ def file_entry(file: Path) -> dict[str, str]:
 
 def answer_names(config: UNetConfig) -> list[str]:
     """A name for each channel of the answer, of letters and digits alone."""
-    return [re.sub(r"\W", "_", name) for name in new_format(config).channel_names]
+    return [re.sub(r"\W", "_", name) for name in task_of_model(config).output_names]
 
 
 def answer_text(config: UNetConfig) -> str:

@@ -26,7 +26,6 @@ class ClassFormat(MaskFormat):
         self.reader = ClassReader(class_map)
         self.names = class_map.names
         self.colors = class_colors(class_map.values)
-        self.true_class_map = class_map
         self.written_values = class_map.values
         self.segments = segments_of(class_map)
 

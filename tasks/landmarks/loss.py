@@ -82,8 +82,8 @@ class Landmarks(Task):
     measured_fields = ("sigma", "nowhere", "mirrors", "always_there")
 
     @property
-    def outputs(self) -> int:
-        return len(self.names)
+    def output_names(self) -> tuple[str, ...]:
+        return self.names
 
     @property
     def averages_mirrored(self) -> bool:

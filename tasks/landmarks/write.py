@@ -22,7 +22,7 @@ from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
 from tasks.drawing import legend, point_colors, render_points, render_volume_points
-from tasks.job import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, PointRow
+from tasks.job import OVERLAY, PROBABILITIES, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
@@ -42,14 +42,15 @@ class PointFormat(PredictionFormat):
     """A file of points for each image, in the format that the points of training came in."""
 
     outputs = "files of points"
-    unsupported = {UNCERTAINTY: "points have a confidence in their table"}  # noqa: RUF012
+    reader: PointReader
 
     def __init__(self, task: Landmarks) -> None:
         self.task = task
+        self.reader = PointReader(task, tuple(range(len(task.names))))
         self.names = task.names
         self.colors = point_colors(len(task.names))
         self.extension = files.FORMATS[task.layout].extension
-        self.mask_extensions = (self.extension,)
+        self.extensions = (self.extension,)
         if files.FORMATS[task.layout].holds_several:
             self.joined_files = (f"{JOINED}{self.extension}",)
 
@@ -113,11 +114,10 @@ class PointFormat(PredictionFormat):
         assert isinstance(job.truth, PointRow)
         source = read_true_points(job.truth.table, self.task).source(job.truth.row)
         record: Record = {"image": str(job.image), "target": source, "name": job.name}
-        reader = PointReader(self.task, tuple(range(len(self.names))))
         if job.volume is not None:
-            target = reader.read_volume(record, read_volume_header(job.volume, job.name))
+            target = self.reader.read_volume(record, read_volume_header(job.volume, job.name))
         else:
-            target = reader.read(record, (image.size[0], image.size[1]))
+            target = self.reader.read(record, (image.size[0], image.size[1]))
         scores = self.task.new_scores(1)
         scores.add(torch.from_numpy(image.prediction.labels)[None], target.map(torch.from_numpy).as_batch(), 0)
         errors = dict.fromkeys(scores.names)

@@ -50,8 +50,8 @@ class Objects(Task):
     measured_fields = ("smallest", "fills_holes", "in_pieces")
 
     @property
-    def outputs(self) -> int:
-        return self.classes.outputs + 1
+    def output_names(self) -> tuple[str, ...]:
+        return (*self.classes.names, "depth")
 
     def render(self, targets: ObjectTarget) -> RenderedObjects:
         """The depth of each pixel, from the numbers of the objects; the host does not wait."""

@@ -50,7 +50,7 @@ class ObjectFormat(MaskFormat):
         in_pieces: whether the objects of true masks are their connected pieces.
     """
 
-    extensions = (TABLE,)
+    extensions = (MASK, TABLE)
     joined_files = (JOINED,)
 
     def __init__(self, names: Sequence[str], *, in_pieces: bool = False) -> None:
@@ -63,10 +63,6 @@ class ObjectFormat(MaskFormat):
     def from_config(cls, config: UNetConfig) -> "ObjectFormat":
         task = Objects.from_config(config)
         return cls(task.classes.names, in_pieces=task.in_pieces)
-
-    @property
-    def channel_names(self) -> Sequence[str]:
-        return (*self.names, "depth")
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
@@ -84,11 +80,12 @@ class ObjectFormat(MaskFormat):
         numbers = np.unique(label_numbers(labels))
         return [LegendEntry(None, counted(int((numbers > 0).sum()), "object"))]
 
-    def mask_file(self, job: Job) -> Path:
+    def file(self, job: Job, extension: str) -> Path:
+        file = job.file(extension)
         large = job.file(LARGE_MASK)
-        if job.volume is None and large.exists() and not job.file(MASK).exists():
+        if extension == MASK and job.volume is None and large.exists() and not file.exists():
             return large
-        return job.file(MASK)
+        return file
 
     def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
         files = [job.file(extension) for extension in extensions]

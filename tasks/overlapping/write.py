@@ -53,10 +53,6 @@ class BitFormat(MaskFormat):
         self.names = (NOTHING, *self.classes)
         self.colors = palette(len(self.names))
 
-    @property
-    def channel_names(self) -> Sequence[str]:
-        return self.classes
-
     def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
         color_numbers = np.zeros(labels.shape, np.uint8)
@@ -79,7 +75,7 @@ class OverlapFormat(BitFormat):
         super().__init__(classes)
         self.reader = OverlapReader(self.classes)
         self.class_folders = folder_names(self.classes)
-        self.mask_extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
+        self.extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
         self.segments = Segments(tuple((name, bit) for bit, name in enumerate(self.classes)), are_bits=True)
 
     @classmethod
@@ -99,7 +95,7 @@ class OverlapFormat(BitFormat):
         return ((labels >> bit & 1) * INSIDE).astype(np.uint8)
 
     def write_mask(self, image: PredictedImage) -> None:
-        paths = [image.job.file(extension) for extension in self.mask_extensions]
+        paths = [image.job.file(extension) for extension in self.extensions]
         for bit in reversed(range(len(paths))):  # the first one last
             paths[bit].parent.mkdir(parents=True, exist_ok=True)
             nodata = free_value((0, INSIDE))
@@ -107,7 +103,7 @@ class OverlapFormat(BitFormat):
             save_values(image.job, paths[bit], values, nodata)
 
     def written_mask(self, job: Job) -> MaskFile:
-        files = [str(job.file(extension)) for extension in self.mask_extensions]
+        files = [str(job.file(extension)) for extension in self.extensions]
         if job.volume is not None:
             return layered_label(files, range(len(files)))
         return ClassMasks(tuple(map(PageFile, files)), tuple(range(len(files))))
@@ -131,7 +127,7 @@ class PageFormat(OverlapFormat):
 
     def __init__(self, classes: Sequence[str], suffix: str) -> None:
         super().__init__(classes)
-        self.mask_extensions = [suffix]
+        self.extensions = [suffix]
         self.segments = None
 
     def write_mask(self, image: PredictedImage) -> None:

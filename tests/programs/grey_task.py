@@ -60,7 +60,7 @@ class Grey(Task):
     scores = GreyScores
     target = GreyTarget
     terms = 1
-    outputs = 1
+    output_names = ("grey",)
 
     def counts(self, targets):
         return (targets.grey != UNKNOWN).sum(dtype=torch.float64)[None]

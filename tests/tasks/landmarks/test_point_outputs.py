@@ -35,7 +35,7 @@ LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
     """The points (K, n + 2) that are read from the file of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    output_format.write(PredictedImage(job, job.size, Prediction(prediction)), output_format.mask_extensions)
+    output_format.write(PredictedImage(job, job.size, Prediction(prediction)), output_format.extensions)
     return output_format.read_written(job).labels
 
 
@@ -164,7 +164,8 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     task = landmarks("markups", "LPS")
     job = tilted_volume_job(tmp_path)
-    writer = RequestedOutputs(PointFormat(task), (MASK, PROBABILITIES))
+    output_format = PointFormat(task)
+    writer = RequestedOutputs(output_format, (*output_format.extensions, PROBABILITIES))
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)

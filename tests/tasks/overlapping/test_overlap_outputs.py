@@ -46,7 +46,7 @@ def bits() -> np.ndarray:
 def write_mask(output_format: OverlapFormat, job: Job, prediction: np.ndarray) -> None:
     """Write the masks of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
-    output_format.write(PredictedImage(job, prediction.shape, Prediction(prediction)), output_format.mask_extensions)
+    output_format.write(PredictedImage(job, prediction.shape, Prediction(prediction)), output_format.extensions)
 
 
 def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):

@@ -35,7 +35,7 @@ def find_warnings(findings: Findings) -> tuple[str, ...]:
     if findings.reader is None or is_sample:
         return ()
     lines: list[str] = []
-    for check in (*CHECKS, *findings.reader.checks):
+    for check in (*CHECKS, findings.reader.check):
         lines += check(findings)
     return tuple(lines)
 

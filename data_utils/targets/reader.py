@@ -36,7 +36,6 @@ class TargetReader(ABC):
         class_pixels: how many pixels of each class the masks hold; empty if values are no classes.
         takes_points: whether the reader reads points, from records that hold them, instead of masks. Their targets have
             the size of the network's input in evaluation too.
-        checks: functions of `Findings`, each of which gives lines on likely mistakes in the targets.
     """
 
     has_classes: ClassVar[bool] = False
@@ -44,7 +43,6 @@ class TargetReader(ABC):
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
     takes_points: ClassVar[bool] = False
-    checks: ClassVar[tuple[Callable[[Any], Iterator[str]], ...]] = ()
 
     @property
     @abstractmethod
@@ -126,6 +124,10 @@ class TargetReader(ABC):
     def shown_truth(self, target: Target) -> np.ndarray:
         """The labels (*spatial) that pictures show beside a prediction."""
         return target.prediction
+
+    def check(self, findings: Any) -> Iterator[str]:
+        """Lines on likely mistakes in the targets, given the `Findings` of a look at all files."""
+        yield from ()
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
         """Lines of --check-data on this task's targets, from reading all of them that can be read."""

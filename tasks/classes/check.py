@@ -166,3 +166,9 @@ def _shared_pixels(records: Records) -> list[int]:
 
 
 CHECKS: tuple[Check, ...] = (mixed_binary_encodings, unlabeled_255, absent_classes, rare_classes, covered_objects)
+
+
+def check_classes(findings: Findings) -> Iterator[str]:
+    """The lines of all checks."""
+    for check in CHECKS:
+        yield from check(findings)

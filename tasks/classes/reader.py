@@ -1,12 +1,13 @@
 """The class of each pixel, from the values of a mask."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import torch
 
+from data_utils.analysis.findings import Findings
 from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.config import DataConfig
@@ -16,7 +17,7 @@ from data_utils.sources.records import LabelSet, Record
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, MaskReader, resize_back
 from runtime.errors import DataError, SettingsError
-from tasks.classes.check import CHECKS
+from tasks.classes.check import check_classes
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.confusion import ClassCounts, class_scores, confusion_matrix
@@ -31,7 +32,6 @@ class ClassReader(LabelReader):
     class_map: ClassMap
 
     has_classes = True
-    checks = CHECKS
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
@@ -111,6 +111,9 @@ class ClassReader(LabelReader):
 
     def shown_truth(self, target: Target) -> np.ndarray:
         return self.known_labels(target)
+
+    def check(self, findings: Findings) -> Iterator[str]:
+        return check_classes(findings)
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         return classes_kept(self, self.class_map, records, scale)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.findings import Check, Findings
+from data_utils.analysis.findings import Findings
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.point_states import OUTSIDE, PRESENT
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Records
 from runtime.console import counted, listing
+from tasks.landmarks.loss import Landmarks
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
-# if sides mean anything, the left point lies on the same side of the right one in at least this share of images
-USUAL_SIDE_SHARE = 0.9
+USUAL_ORDER_SHARE = 0.9  # a pair of points has a usual order if at least this share of images has it
 NAMES_IN_MESSAGE = 5
 
 
@@ -32,10 +32,15 @@ def describe_points(splits: Sequence[Records]) -> list[str]:
     return lines
 
 
-def misplaced_points(findings: Findings) -> Iterator[str]:
-    """Points outside their images, at one place, or likely exchanged with their partner in the mirror."""
-    reader: Any = findings.reader  # a PointReader, whose module imports this one
-    names = reader.names
+def misplaced_points(findings: Findings, landmarks: Landmarks, file_indices: Sequence[int]) -> Iterator[str]:
+    """Points outside their images, at one place, or likely exchanged with their partner in the mirror.
+
+    Args:
+        file_indices: the index of each point in the files.
+    """
+    reader = findings.reader
+    assert reader is not None
+    names = landmarks.names
     images: list[str] = []
     sources: list[Any] = []
     targets: list[Any] = []
@@ -56,7 +61,7 @@ def misplaced_points(findings: Findings) -> Iterator[str]:
     states = np.stack([target.states for target in targets])
     outside = []
     for image, number in np.argwhere(states == OUTSIDE).tolist():
-        place = ", ".join(f"{side:g}" for side in sources[image].positions[reader.file_indices[number]])
+        place = ", ".join(f"{side:g}" for side in sources[image].positions[file_indices[number]])
         outside.append(f"{images[image]} ({names[number]} at {place})")
     if outside:
         count = counted(len(outside), "point lies outside its image", "points lie outside their images")
@@ -71,19 +76,12 @@ def misplaced_points(findings: Findings) -> Iterator[str]:
     if doubles:
         pairs = counted(len(doubles), "pair of points lies", "pairs of points lie")
         yield f"{pairs} at one place: {listing(doubles, NAMES_IN_MESSAGE)}"
-    for first, second in enumerate(reader.landmarks.partners):
+    for first, second in enumerate(landmarks.partners):
         if first < second:
             exchanged = [images[image] for image in _exchanged_images(points, is_placed, first, second)]
             if exchanged:
                 where = f"{counted(len(exchanged), 'image')}: {listing(exchanged, NAMES_IN_MESSAGE)}"
                 yield f"{names[first]} and {names[second]} may be exchanged in {where}"
-
-
-def sides(findings: Findings) -> Iterator[str]:
-    """The points that change places in the mirror, or why images are not mirrored."""
-    reader: Any = findings.reader
-    if reader.sides_line:
-        yield reader.sides_line
 
 
 def empty_cells(findings: Findings) -> Iterator[str]:
@@ -99,11 +97,7 @@ def empty_cells(findings: Findings) -> Iterator[str]:
 
 
 def _exchanged_images(points: np.ndarray, is_placed: np.ndarray, first: int, second: int) -> list[int]:
-    """The images in which the order of a pair of points is reversed, compared with nearly all images.
-
-    The sign of the order is the order along x or, for bodies turned in any direction, the side of the line through the
-    pair on which another point lies. The sign that agrees in the largest share of images is used; if that share is too
-    small, no image is returned.
+    """The images in which the order of a pair of points along x is reversed, if it is the same in nearly all others.
 
     Args:
         points: (N, K, n) of N images, (y, x) or (z, y, x).
@@ -112,25 +106,8 @@ def _exchanged_images(points: np.ndarray, is_placed: np.ndarray, first: int, sec
     numbers = np.flatnonzero(is_placed[:, first] & is_placed[:, second])
     if not len(numbers):
         return []
-    start = points[numbers, first]
-    direction = points[numbers, second] - start
-    signs = [(numbers, direction[:, -1] > 0)]
-    is_plane = points.shape[2] == 2
-    for other in range(points.shape[1]):
-        is_known = is_placed[numbers, other]
-        if is_plane and other not in (first, second) and 2 * is_known.sum() >= len(numbers):
-            offset = points[numbers, other] - start
-            is_left = direction[:, 1] * offset[:, 0] > direction[:, 0] * offset[:, 1]
-            signs.append((numbers[is_known], is_left[is_known]))
-    sign_numbers, sign = max(signs, key=lambda numbers_and_sign: _agreement(numbers_and_sign[1]))
-    if _agreement(sign) < USUAL_SIDE_SHARE:
+    is_rising = points[numbers, second, -1] > points[numbers, first, -1]
+    share = is_rising.mean()
+    if max(share, 1 - share) < USUAL_ORDER_SHARE:
         return []
-    return sign_numbers[sign != (sign.mean() > 0.5)].tolist()
-
-
-def _agreement(sign: np.ndarray) -> float:
-    """The share of images with the more frequent sign."""
-    return max(sign.mean(), 1 - sign.mean())
-
-
-CHECKS: tuple[Check, ...] = (sides, empty_cells, misplaced_points)
+    return numbers[is_rising != (share > 0.5)].tolist()

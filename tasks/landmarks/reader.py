@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
@@ -24,7 +25,7 @@ from data_utils.targets.reader import TargetReader, TargetWindows
 from data_utils.targets.sides import point_sides
 from runtime.console import counted
 from runtime.errors import DataError
-from tasks.landmarks.check import CHECKS, describe_points
+from tasks.landmarks.check import describe_points, empty_cells, misplaced_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
 from unet.config import MaskValue
@@ -49,7 +50,6 @@ class PointReader(TargetReader):
 
     target = PointTarget
     takes_points = True
-    checks = CHECKS
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
@@ -151,6 +151,13 @@ class PointReader(TargetReader):
                 return self.read(record, picture.size, size).crop([slice(*side) for side in window])
 
             yield TargetWindows(picture.size, read)
+
+    def check(self, findings: Findings) -> Iterator[str]:
+        """The points that change places in the mirror, or why images are not mirrored; then likely mistakes."""
+        if self.sides_line:
+            yield self.sides_line
+        yield from empty_cells(findings)
+        yield from misplaced_points(findings, self.landmarks, self.file_indices)
 
     def describe(self) -> str:
         return f"{counted(len(self.names), 'landmark')}: {', '.join(self.names)}"

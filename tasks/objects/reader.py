@@ -48,15 +48,6 @@ UNKNOWN = -1  # the number of pixels of which a mask says nothing
 SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
 
 
-def pieces(findings: Findings) -> Iterator[str]:
-    """A check: masks of one value, of which each connected piece is an object."""
-    if isinstance(findings.reader, ObjectReader) and findings.reader.in_pieces:
-        yield (
-            "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
-            " objects in the masks if some touch; if all pieces of an image are one object, give --task classes"
-        )
-
-
 @dataclass(frozen=True)
 class ObjectReader(MaskReader):
     """Numbers of objects as a mask has them: 0 is background, and numbers may have gaps.
@@ -81,7 +72,6 @@ class ObjectReader(MaskReader):
     in_pieces: bool = False
 
     target = ObjectTarget
-    checks = (pieces, covered_objects)
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod
@@ -179,6 +169,14 @@ class ObjectReader(MaskReader):
             if isinstance(value, int) and value not in self.ignored and not 0 <= value <= LARGEST_NUMBER:
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
         return None
+
+    def check(self, findings: Findings) -> Iterator[str]:
+        if self.in_pieces:
+            yield (
+                "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
+                " objects in the masks if some touch; if all pieces of an image are one object, give --task classes"
+            )
+        yield from covered_objects(findings)
 
     def describe(self) -> str:
         if self.in_pieces:

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
 
-from data_utils.analysis.findings import Check, Findings
+from data_utils.analysis.findings import Findings
 from data_utils.bits import MOST_CLASSES, unpack_bits
 from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
@@ -21,7 +21,7 @@ from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, resize_back
 from data_utils.targets.sides import Sides, find_sides
 from runtime.errors import DataError, SettingsError
-from tasks.classes import check as class_checks
+from tasks.classes.check import check_classes
 from tasks.classes.reader import classes_kept
 from tasks.losses import class_weight_tensor
 from tasks.overlapping.loss import Overlapping, Regions
@@ -30,13 +30,6 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
 BACKGROUND_VALUE = 0
-
-
-def sided_classes(findings: Findings) -> Iterator[str]:
-    """A check: the classes that change places in the mirror, or why images are not mirrored."""
-    reader = findings.reader
-    if isinstance(reader, OverlapReader) and reader.sides is not None and reader.sides.line:
-        yield reader.sides.line
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,6 @@ class OverlapReader(LabelReader):
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
-    checks: ClassVar[tuple[Check, ...]] = (sided_classes,)
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
@@ -181,6 +173,11 @@ class OverlapReader(LabelReader):
             text += f" ({self.overlap:.1%} of their pixels have several)"
         return text
 
+    def check(self, findings: Findings) -> Iterator[str]:
+        """The classes that change places in the mirror, or why images are not mirrored."""
+        if self.sides is not None and self.sides.line:
+            yield self.sides.line
+
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]
         for name, share in zip(self.names, self.shares, strict=True):
@@ -214,7 +211,6 @@ class RegionReader(OverlapReader):
     class_map: ClassMap | None = None
 
     has_classes = True
-    checks = (*class_checks.CHECKS, sided_classes)
 
     @classmethod
     def of_regions(
@@ -298,6 +294,10 @@ class RegionReader(OverlapReader):
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         assert self.class_map is not None
         return classes_kept(self, self.class_map, records, scale)
+
+    def check(self, findings: Findings) -> Iterator[str]:
+        yield from check_classes(findings)
+        yield from super().check(findings)
 
     def describe_classes(self) -> str:
         text = f"regions {', '.join(self.identity)}"

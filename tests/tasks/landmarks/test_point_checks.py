@@ -15,7 +15,6 @@ from data_utils.image_io.formats import PointSource
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.spaces import PIXELS
 from data_utils.sources.records import LandmarkNames, ListRows, Metadata, Records
-from tasks.landmarks.check import misplaced_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from train_utils.check_data import check_data
@@ -50,30 +49,12 @@ def test_a_check_finds_likely_mistakes(folder_with_mistakes):
     assert "left and right may be exchanged in 1 image: i7.png" in report
 
 
-def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tmp_path):
-    rng = np.random.default_rng(0)
-    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y,toy_x,toy_y"]
-    body = np.array([[8, -4], [8, 4], [-12, 0]])  # left ear, right ear, tail
-    (tmp_path / "images").mkdir()
-    for number in range(12):
-        angle = rng.uniform(0, 2 * np.pi)
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        points = 30 + body[[1, 0, 2] if number == 7 else [0, 1, 2]] @ turn.T
-        cells = [f"{side:.2f}" for side in points.ravel()]
-        cells += [f"{side:.2f}" for side in rng.uniform(0, 60, 2)] if number < 3 else ["", ""]  # a toy near no ear
-        rows.append(",".join([f"i{number}.png", *cells]))
-        Image.new("L", (60, 60)).save(tmp_path / "images" / f"i{number}.png")
-    (tmp_path / "points.csv").write_text("\n".join(rows))
-    report, _ = check_data(DataConfig(dataset=str(tmp_path)))
-    assert "left and right may be exchanged in 1 image: i7.png" in report
-
-
 def warnings_of(*splits: SplitInspection, partners: tuple[int, ...] = ()) -> list[str]:
     """The warnings of splits whose points have these partners in the mirror."""
     names = splits[0].records.metadata.landmarks.names
     indices = tuple(range(len(names)))
     reader = PointReader(Landmarks(names, partners=partners or indices), indices)
-    return list(misplaced_points(findings_of(*splits, reader=reader)))
+    return list(reader.check(findings_of(*splits, reader=reader)))
 
 
 def split_of_points(*images: list[tuple[float, float]], states=None) -> SplitInspection:

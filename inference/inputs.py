@@ -207,15 +207,19 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     except OSError as error:
         raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
-        matches = _with_series(_pictures_below(path, output), path)
+        if output.resolve() == path.resolve():
+            line = "is a folder of inputs; masks must not lie among images, choose another"
+            raise DataError(f"--output {output}: {line}")
+        matches = _pictures_below(path, path, output)
     elif path.is_file():
-        matches = _with_series([StemmedFile(stem_of(Path(path.name)), path)], path)
+        matches = [StemmedFile(stem_of(Path(path.name)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     elif path.is_symlink():
         raise DataError(f"--input {pattern}: is a link to {os.readlink(path)}, which is not there")
     else:
-        matches = _with_series(_glob_matches(pattern, output), _start_of_glob(path))
+        matches = _glob_matches(pattern, output)
+    matches = _with_series(matches, _start_of_glob(path))
     if matches:
         return matches
     if path.is_dir():
@@ -231,16 +235,35 @@ def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
     is_output = _below_test(start, output)
     matches = []
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
-        base = path.relative_to(start)
-        if ".." in base.parts:
+        if ".." in path.relative_to(start).parts:
             raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
-        if path.is_file():
-            if not is_output(path):
-                matches.append(StemmedFile(stem_of(base), path))
-        elif path.resolve() != output.resolve():
-            for file in _pictures_below(path, output):
-                matches.append(StemmedFile(base / file.stem, file.path))
+        if path.is_dir():
+            matches += _pictures_below(path, start, output)
+        elif path.is_file() and not is_output(path):
+            matches.append(StemmedFile(stem_of(path.relative_to(start)), path))
     return matches
+
+
+def _start_of_glob(path: Path) -> Path:
+    """The part of a glob before its first wildcard: a folder. A file or folder that is there is no glob."""
+    if path.exists():
+        return path
+    for index, part in enumerate(path.parts):
+        if glob.has_magic(part):
+            return Path(*path.parts[:index])
+    return Path()
+
+
+def _pictures_below(folder: Path, start: Path, output: Path) -> list[StemmedFile]:
+    """The pictures below a folder, named from `start`, but for outputs; a line says how many other files are there."""
+    is_output = _below_test(start, output)
+    files = [file for file in _files_below(folder) if not is_output(file)]
+    names = sorted(file.name for file in files if not _may_be_input(file))
+    if names:
+        first = next((name for name in names if format_remedy([name])), names[0])
+        others = counted(len(names), "file that is", "files that are")
+        say(f"{folder}: left out {others} not read, the first is {first}{format_remedy([first])}")
+    return _stemmed(files, start)
 
 
 def _with_series(files: Sequence[StemmedFile], place: Path) -> list[StemmedFile]:
@@ -258,30 +281,6 @@ def _with_series(files: Sequence[StemmedFile], place: Path) -> list[StemmedFile]
             stem = by_name[name].stem if path == place else Path(series.name)
             found[name] = StemmedFile(stem, path, is_slice=True)
     return [file for file in found.values() if file is not None]
-
-
-def _start_of_glob(path: Path) -> Path:
-    """The part of a glob before its first wildcard: a folder."""
-    if path.is_dir():
-        return path
-    for index, part in enumerate(path.parts):
-        if glob.has_magic(part):
-            return Path(*path.parts[:index])
-    return Path()
-
-
-def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
-    """The pictures below a folder but for those below `output`; a line says how many other files are there."""
-    if output.resolve() == folder.resolve():
-        raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
-    is_output = _below_test(folder, output)
-    files = [file for file in _files_below(folder) if not is_output(file)]
-    names = sorted(file.name for file in files if not _may_be_input(file))
-    if names:
-        first = next((name for name in names if format_remedy([name])), names[0])
-        others = counted(len(names), "file that is", "files that are")
-        say(f"{folder}: left out {others} not read, the first is {first}{format_remedy([first])}")
-    return _stemmed(files, folder)
 
 
 def pictures_below(folder: Path) -> list[StemmedFile]:

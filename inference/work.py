@@ -14,7 +14,7 @@ from inference.requested_outputs import RequestedOutputs
 from inference.tiling.planning import Tiling
 from inference.true_masks import TruthFolder
 from inference.true_points import TruePoints
-from inference.written_files import check_disk, check_unfinished, check_written
+from inference.written_files import check_unfinished, check_written, make_folder
 from runtime.console import say
 from runtime.errors import DataError
 from runtime.files import remove_leftovers
@@ -40,18 +40,12 @@ class Work:
     finished_jobs: set[Job]
 
     def share(self, process: int, processes: int) -> list[list[Job]]:
-        """The batches of a process. Each, largest first, is dealt to the process that has the fewest pixels so far."""
-        process_pixels = [0] * processes
-        shares: list[list[list[Job]]] = [[] for _ in range(processes)]
-        for batch in sorted(self.batches, key=_batch_pixels, reverse=True):
-            emptiest = process_pixels.index(min(process_pixels))
-            process_pixels[emptiest] += _batch_pixels(batch)
-            shares[emptiest].append(batch)
-        return shares[process]
+        """The batches of a process: all are dealt in turn, the largest first."""
 
+        def pixels(batch: Sequence[Job]) -> int:
+            return sum(job.pixels for job in batch)
 
-def _batch_pixels(batch: Sequence[Job]) -> int:
-    return sum(job.pixels for job in batch)
+        return sorted(self.batches, key=pixels, reverse=True)[process::processes]
 
 
 def prepare_work(args: PredictSettings, predictor: Predictor, requested: RequestedOutputs) -> Work:
@@ -66,7 +60,7 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     unfinished = [job for job in jobs if job not in finished_jobs]
     check_unfinished(args, unfinished, requested)
     _say_tilings(unfinished, predictor)
-    check_disk(args, unfinished, predictor.config.num_classes)
+    make_folder(args.output)
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished_jobs:

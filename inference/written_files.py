@@ -1,6 +1,5 @@
 """The files that a call of prediction will write: none is an input, a true mask, an annotation or a model."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -105,21 +104,10 @@ def _id(path: Path) -> FileId | None:
     return status.st_dev, status.st_ino
 
 
-def check_disk(args: PredictSettings, jobs: Sequence[Job], num_classes: int) -> None:
-    """Make the output folder. Raises DataError if it takes no files, or if its disk has no room for those of jobs."""
-    output = args.output
-    is_new = not output.exists()
+def make_folder(output: Path) -> None:
+    """Make the output folder. Raises DataError if it takes no files."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=output).close()
     except OSError as error:
         raise DataError(f"--output {output}: cannot be written ({error.strerror}); choose another folder") from error
-    # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_per_pixel = 0.05 + 2 * args.overlay + args.uncertainty + 4 * num_classes * args.probabilities
-    pixels = [job.pixels for job in jobs]
-    size = int(bytes_per_pixel * (sum(pixels) + max(pixels, default=0)))  # a large one lies in temporary files too
-    free = shutil.disk_usage(output).free
-    if free < size:
-        if is_new:
-            output.rmdir()
-        raise DataError(f"--output {output}: needs about {size / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")

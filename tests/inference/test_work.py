@@ -1,8 +1,7 @@
-"""The work of a call: its inputs and true masks, room on the disk, what is finished, and what is said and recorded."""
+"""The work of a call: its inputs and true masks, what is finished, and what is said and recorded."""
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,48 +13,25 @@ from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import work as work_module
 from inference.work import Work, group_jobs, prepare_work
-from inference.written_files import check_disk
+from inference.written_files import make_folder
 from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
-
-
-@pytest.mark.parametrize(
-    ("flags", "bytes_per_pixel"),
-    [
-        ([], 0.05),
-        (["--overlay"], 2.05),
-        (["--uncertainty"], 1.05),
-        (["--probabilities"], 4 * 2 + 0.05),
-        (["--overlay", "--uncertainty", "--probabilities"], 11.05),
-    ],
-)
-def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_per_pixel):
-    args = settings_of(*flags, output=tmp_path / "out")
-    jobs = [image_job(tmp_path, name, (2000, 3000)) for name in "ab"]
-    needed = int(bytes_per_pixel * 3 * 2000 * 3000)  # the files of the largest lie there twice for a while
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed + 2))
-    check_disk(args, jobs, num_classes=2)
-    assert not any((tmp_path / "out").iterdir())
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 2))
-    with pytest.raises(DataError, match=rf"needs about {needed / 1e6:,.1f} MB, but {needed / 1e6:,.1f} MB are free"):
-        check_disk(args, jobs, num_classes=2)
 
 
 @pytest.mark.parametrize("folder", ["file", "file/out", "/proc/out"])
 def test_a_folder_that_takes_no_files_is_named_with_the_cause(tmp_path, folder):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=rf"--output .*{Path(folder).name}: cannot be written \([A-Z]"):
-        check_disk(settings_of(output=tmp_path / folder), [], num_classes=2)
+        make_folder(tmp_path / folder)
 
 
-def test_the_largest_batch_goes_to_the_process_with_the_fewest_pixels():
+def test_batches_are_dealt_to_processes_the_largest_first():
     sizes = {"a": (1, 10), "b": (1, 2), "c": (1, 9), "d": (1, 7), "e": (1, 4)}
     jobs = {name: image_job(Path(), name, size) for name, size in sizes.items()}
     work = Work([], [[jobs["e"]], [jobs["a"]], [jobs["b"], jobs["d"]], [jobs["c"]]], set())
-    assert work.share(0, 2) == [[jobs["a"]], [jobs["e"]]]
-    assert work.share(1, 2) == [[jobs["b"], jobs["d"]], [jobs["c"]]]
-    assert work.share(1, 3) == [[jobs["b"], jobs["d"]], [jobs["e"]]]
+    assert work.share(0, 2) == [[jobs["a"]], [jobs["c"]]]
+    assert work.share(1, 2) == [[jobs["b"], jobs["d"]], [jobs["e"]]]
 
 
 def test_images_of_one_size_are_computed_together_up_to_an_eighth_of_a_megapixel(tmp_path):

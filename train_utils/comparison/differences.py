@@ -1,15 +1,10 @@
 """How far two recipes are apart, and whether their runs say which one is better.
 
-Runs of the same seed and fold are paired, and their validation images by name. The difference of a pair of runs is the
-mean over the images of both, so that hard images, which are hard for both, cancel out.
-
-From three pairs on there is Student's t interval of the mean difference. Seeds of one validation set are independent
-trainings. Folds, and seeds that draw other validation images, share training images, which makes the plain interval
-too short: the variance is then s^2 (1/n + validation images / training images), the corrected resampled t of Nadeau and
-Bengio, "Inference for the Generalization Error", Machine Learning 52, 2003. Bouthillier et al., "Accounting for
-Variance in Machine Learning Benchmarks", MLSys 2021 (arXiv:2103.03098), measured that seeds have to vary, and how often
-fewer runs mislead. Since the first recipe is chosen for its score, the error level is divided by the number of all
-pairs of recipes (Bonferroni).
+Runs of the same seed and fold are paired, and their validation images by name: hard images, which are hard for both,
+cancel out. docs/comparing-runs.md says how the interval is computed: the corrected resampled t of Nadeau and Bengio,
+"Inference for the Generalization Error", Machine Learning 52, 2003, at a level that is divided by the number of all
+pairs of recipes (Bonferroni), since the first recipe is chosen for its score. Bouthillier et al., "Accounting for
+Variance in Machine Learning Benchmarks", MLSys 2021 (arXiv:2103.03098), measured how often fewer runs mislead.
 """
 
 import math

@@ -7,13 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data_utils.loading.batch_sampler import images_per_batch
 from inference.tiling.planning import Tiling, round_up
-from runtime.device import widest_float
+from runtime.device import upload
 from runtime.parallel import map_ahead
 
 Forward = Callable[[Tensor], Tensor]  # (B, C, ...) -> (B, num_classes, ...)
-Span = tuple[int, int]  # [start, stop) along an axis
 
 STRIP_ROWS = 64  # rows of an image whose logits are passed on at once
 STRIP_BYTES = 2**24  # bytes of the logits of a volume that are passed on at once
@@ -27,147 +25,101 @@ def strip_length(num_classes: int, size: Sequence[int]) -> int:
     return max(1, STRIP_BYTES // slice_bytes)
 
 
-class Axis(NamedTuple):
-    """The tiles along an axis.
+class Span(NamedTuple):
+    """The pixels [start, stop) of a tile along an axis.
 
     Args:
-        weights: those of the pixels of each tile.
-        totals: the sum of weights over all tiles, of each pixel along the axis.
+        weight: (stop - start,) float64; at each pixel, the weights of all tiles that have it add up to 1.
     """
 
-    weights: list[Tensor]
-    totals: Tensor
+    start: int
+    stop: int
+    weight: Tensor
 
 
 def stream_logits(
-    forward: Forward,
-    read: Callable[[int, int], Tensor],
-    size: Sequence[int],
-    tiling: Tiling,
-    pixels: int,
+    forward: Forward, read: Callable[[int, int], Tensor], size: Sequence[int], tiling: Tiling
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
     Tiles with the same span along the first axis are called a row, in a volume too.
 
     Args:
-        forward: (B, C, h, w) -> (B, num_classes, h, w); for volumes, d stands before h.
+        forward: (1, C, h, w) -> (1, num_classes, h, w); for volumes, d stands before h.
         read: returns rows [start, stop) of the network's input, (C, stop - start, W), or slices
             (C, stop - start, H, W). It is called in a thread, for images one row of tiles ahead; two rows of a volume
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
-        pixels: how many pixels share a forward pass.
 
-    Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
+    Memory: W (x H) x the first side of a tile x classes, and the memory of a tile.
     """
     is_inference = torch.is_inference_mode_enabled()
 
     def read_row(span: Span) -> Tensor:
         with torch.inference_mode(is_inference):  # a thread begins in the usual mode
-            return read(*span)
+            return read(span.start, span.stop)
 
-    axis_spans = [_spans(length, axis, tiling) for axis, length in enumerate(size)]
-    axes: list[Axis] = []
+    first_axis, *other_axes = [_spans(length, axis, tiling) for axis, length in enumerate(size)]
+    next_starts = [span.start for span in first_axis[1:]]
     shared: Tensor | None = None  # the sums of the pixels that a row shares with the next one
-    rows_ahead = int(len(size) == 2)
-    for number, row in enumerate(map_ahead(read_row, axis_spans[0], ahead=rows_ahead)):
+    rows = map_ahead(read_row, first_axis, ahead=int(len(size) == 2))
+    for span, row, bottom in zip(first_axis, rows, [*next_starts, size[0]], strict=True):
         sums: Tensor | None = None
-        for numbers, logits in _tile_logits(forward, row, number, axis_spans, pixels):
-            if not axes:
-                axes = [_weigh(spans, axis, tiling, logits.device) for axis, spans in enumerate(axis_spans)]
+        for others in product(*other_axes):
+            window = (..., *(slice(other.start, other.stop) for other in others))
+            (logits,) = forward(row[window][None])
             if sums is None:
                 sums = logits.new_zeros(len(logits), *row.shape[1:])
-                if shared is not None and len(size) == 3:  # half of a row: there is no room for it beside the sums
+                if shared is not None:
                     sums[:, : shared.shape[1]] = shared
-                    shared = None
-            weight = _outer([axis.weights[tile] for axis, tile in zip(axes, numbers, strict=True)])
-            sums[_window(axis_spans, numbers)] += weight.to(logits.dtype) * logits
+                    shared = None  # in a volume it is half of a row: there is no room for it beside the sums
+            sums[window] += _weight((span, *others), logits) * logits
         assert sums is not None  # a row has tiles
-        del logits  # of the last tiles
-        if shared is not None:
-            sums[:, : shared.shape[1]] += shared
-        first, *others = [axis.totals for axis in axes]
-        top, bottom = axis_spans[0][number]
-        if number + 1 < len(axis_spans[0]):
-            bottom = axis_spans[0][number + 1][0]
-        length = strip_length(len(sums), sums.shape[1:])
-        for start in range(top, bottom, length):
-            stop = min(start + length, bottom)
-            # a tile's weight is the product of its weights along each axis, and so is their sum over all tiles
-            totals = _outer([first[start:stop], *others])
-            yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
-        shared = sums[:, bottom - top :].clone()
-        del sums  # they are freed before the next row's are made
+        del logits  # of the last tile
+        finished = bottom - span.start
+        for strip in sums[:, :finished].split(strip_length(len(sums), sums.shape[1:]), dim=1):
+            yield strip.clone()  # whoever keeps it does not keep the sums
+        shared = sums[:, finished:].clone()
+        del sums, strip  # they are freed before the next row's are made
 
 
-def stream_image(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
+def stream_image(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
     """`stream_logits` of an image or a volume (C, *spatial) in memory."""
-    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling)
 
 
-def _tile_logits(
-    forward: Forward, row: Tensor, number: int, axis_spans: Sequence[Sequence[Span]], pixels: int
-) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """The numbers of each tile of a row along all axes, and its logits; tiles of one shape share forward passes."""
-    tiles_by_shape: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    numbers_along_axes = [range(len(spans)) for spans in axis_spans[1:]]
-    for others in product(*numbers_along_axes):
-        numbers = (number, *others)
-        spans = [of_axis[tile] for of_axis, tile in zip(axis_spans, numbers, strict=True)]
-        shape = tuple(stop - start for start, stop in spans)
-        tiles_by_shape.setdefault(shape, []).append(numbers)
-    for shape, tiles in tiles_by_shape.items():
-        count = images_per_batch(pixels, shape)
-        for start in range(0, len(tiles), count):
-            batch = tiles[start : start + count]
-            logits = forward(torch.stack([row[_window(axis_spans, numbers)] for numbers in batch]))
-            yield from zip(batch, logits, strict=True)
-
-
-def _window(axis_spans: Sequence[Sequence[Span]], numbers: Sequence[int]) -> tuple:
-    """The index of a tile's pixels or logits in the arrays of its row."""
-    window: list = [...]
-    for spans, number in zip(axis_spans[1:], numbers[1:], strict=True):
-        window.append(slice(*spans[number]))
-    return tuple(window)
-
-
-def _outer(factors: Sequence[Tensor]) -> Tensor:
-    """The product of vectors, each along an axis of its own."""
-    result = factors[0]
-    for factor in factors[1:]:
-        result = result[..., None] * factor
-    return result
+def _weight(spans: Sequence[Span], logits: Tensor) -> Tensor:
+    """The weight of each pixel of a tile: the product of those along each axis."""
+    weight = torch.ones((), dtype=logits.dtype, device=logits.device)
+    for span in spans:
+        weight = weight[..., None] * upload(span.weight.to(logits.dtype), logits.device)
+    return weight
 
 
 def _spans(length: int, axis: int, tiling: Tiling) -> list[Span]:
-    """The tiles along an axis: all start on the grid, and the last one ends where the image ends."""
-    tile, overlap = tiling.size[axis], tiling.overlap[axis]
-    if length <= tile:
-        return [(0, length)]
-    starts = list(range(0, length - overlap, tile - overlap))
-    if not tiling.exact:  # norms over the whole tile need a last tile as large as the others
-        starts[-1] = round_up(length - tile, tiling.grid[axis])
-    return [(start, min(start + tile, length)) for start in starts]
+    """The tiles along an axis: all start on the grid, and the last one ends where the image ends.
 
-
-def _weigh(spans: Sequence[Span], axis: int, tiling: Tiling, device: torch.device) -> Axis:
-    """The weights of the tiles along an axis: 1 or 0 if tiles are exact, else Gaussian."""
-    dtype = widest_float(device)
-    half = tiling.overlap[axis] // 2
-    weights = []
-    totals = torch.zeros(spans[-1][1], dtype=dtype, device=device)
-    for index, (start, stop) in enumerate(spans):
-        length = stop - start
+    The weights of exact tiles are 1 or 0, those of others Gaussian.
+    """
+    side = tiling.size[axis]
+    overlap = tiling.overlap[axis]
+    starts = [0]
+    if length > side:
+        starts = list(range(0, length - overlap, side - overlap))
+        if not tiling.exact:  # norms over the whole tile need a last tile as large as the others
+            starts[-1] = round_up(length - side, tiling.grid[axis])
+    spans = []
+    totals = torch.zeros(length, dtype=torch.float64)
+    for start in starts:
+        stop = min(start + side, length)
+        position = (torch.arange(stop - start, dtype=torch.float64) + 0.5) / (stop - start) - 0.5
+        weight = torch.exp(-0.5 * (8 * position) ** 2)  # sigma is an eighth of a tile
         if tiling.exact:
-            weight = torch.ones(length, dtype=dtype, device=device)
-            if index:
-                weight[:half] = 0
-            if index + 1 < len(spans):
-                weight[length - half :] = 0
-        else:
-            position = (torch.arange(length, dtype=dtype, device=device) + 0.5) / length - 0.5
-            weight = torch.exp(-0.5 * (8 * position) ** 2)  # sigma is an eighth of a tile
-        weights.append(weight)
+            weight = torch.ones_like(position)
+            if start > 0:
+                weight[: overlap // 2] = 0
+            if stop < length:
+                weight[stop - start - overlap // 2 :] = 0
         totals[start:stop] += weight
-    return Axis(weights, totals)
+        spans.append(Span(start, stop, weight))
+    return [span._replace(weight=span.weight / totals[span.start : span.stop]) for span in spans]

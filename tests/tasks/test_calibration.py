@@ -14,7 +14,6 @@ from tasks.calibration import (
     calibration_error,
     count_confidences,
     no_counts,
-    reliability_curve,
 )
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
@@ -59,14 +58,6 @@ def test_the_error_is_that_of_the_definition(factor):
     expected = by_hand(probs.max(0), probs.argmax(0) == target.mask[0, :, 0].numpy())
     error = calibration_error(counts_of(TASK, logits, target))
     assert error == pytest.approx(expected, abs=3e-5)  # a confidence is a whole number of steps
-
-
-@pytest.mark.parametrize(("factor", "sign"), [(0.3, -1), (3.0, 1)], ids=["too sure", "too little sure"])
-def test_bins_tell_a_model_that_is_too_sure_from_one_that_is_too_little_sure(factor, sign):
-    counts = counts_of(TASK, *sample(100_000, factor))
-    assert calibration_error(counts) > 0.05
-    gaps = [point["accuracy"] - point["confidence"] for point in reliability_curve(counts)]
-    assert sign * np.mean(gaps) > 0
 
 
 @pytest.fixture
@@ -118,13 +109,6 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     assert counts[:, 0].sum() == 3
     assert counts[:, 1].sum() == 3
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
-
-
-def test_a_class_is_predicted_by_its_own_certainty():
-    targets = OverlapTarget(torch.tensor([[[1]]]), torch.tensor([[[3]]]))
-    certainty = torch.tensor([0.75, 0.25]).view(1, 2, 1, 1)
-    counts = Overlapping(("a", "b")).count_certainty(certainty, torch.tensor([[[1]]]), targets)
-    assert counts[:, 1].sum() == 2
 
 
 def test_a_class_at_even_chances_is_predicted_absent():

@@ -7,7 +7,6 @@ from tasks.drawing import (
     GREY,
     MIN_COLOR_DISTANCE,
     RED,
-    colorize,
     contours,
     mark_errors,
     orthogonal_slices,
@@ -30,16 +29,6 @@ def test_palette_colors_are_distinct():
     distinct = {tuple(color) for color in colors.tolist()}
     assert len(distinct) == 256
     assert tuple(GREY) not in distinct
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
-def test_colorize_paints_classes_and_greys_what_has_no_color(dtype):
-    colors = palette(3)
-    picture = colorize(np.array([[0, 1], [2, 255]], dtype=dtype), colors)
-    assert picture.dtype == np.uint8
-    assert picture.tolist() == [[[0, 0, 0], colors[1].tolist()], [colors[2].tolist(), list(GREY)]]
-    assert colorize(np.array([[7]]), colors).tolist() == [[list(GREY)]]
-    assert colorize(np.array([[-2]]), colors).tolist() == [[list(GREY)]]
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1), (4, 6, 2), (4, 6, 3), (4, 6, 4), (4, 6, 7), (1, 1)])
@@ -119,19 +108,6 @@ def test_wrong_pixels_are_red_and_ignored_ones_grey_over_the_dark_image():
     errors = mark_errors(IMAGE, TRUTH, PREDICTION, 2).tolist()
     pixels = [[tuple(pixel) for pixel in line] for line in errors]
     assert pixels == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
-
-
-@pytest.mark.parametrize(
-    ("spacing", "shape"),
-    [
-        ((1.0, 1.0, 2.0), (4 + 3, 10 + 3)),
-        ((3.0, 1.5, 3.0), (4 + 6, 10 + 6)),
-        ((0.5, 1.0, 2.0), (8 + 3, 20 + 3)),
-    ],
-    ids=["x is coarse", "y is finest", "z is finest"],
-)
-def test_slices_of_a_volume_have_the_pixels_of_its_finest_axis(spacing, shape):
-    assert orthogonal_slices(np.zeros((3, 4, 5)), (1, 1, 2), spacing).shape == shape
 
 
 def test_slices_of_a_volume_have_the_front_or_the_top_above_and_right_at_the_left():
@@ -218,14 +194,6 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_slice(is_found):
     voxels = np.array([[5, 1], [5, 1], [6, 1]])
     np.testing.assert_allclose(centers, 30 * (voxels + 0.5) - 0.5, atol=1)
     assert not picture[240:, 240:].any()
-
-
-def test_points_of_a_volume_have_their_own_color_in_each_slice():
-    places = np.array([[1.0, 2.0, 6.0], [5.0, 6.0, 2.0]])
-    picture = render_volume_points(np.zeros((8, 8, 8, 1), np.uint8), (1.0, 1.0, 1.0), places, np.ones(2, bool))
-    for (z, y, x), color in zip(places.astype(int), palette(3)[1:], strict=True):
-        for row, column in ((7 - y, 7 - x), (7 - y, 8 + z), (15 - z, 7 - x)):
-            np.testing.assert_array_equal(picture[30 * row + 14, 30 * column + 14], color)
 
 
 @pytest.mark.parametrize("ground", [0, 255], ids=["dark", "bright"])

@@ -278,16 +278,6 @@ def test_the_loss_of_several_levels_is_their_weighted_sum():
     assert torch.isclose(criterion(level_logits, masks, criterion.step_counts(masks)), expected, **FLOAT64)
 
 
-def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
-    logits, masks = sample()
-    level_logits = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
-    criterion = ClassLoss(3, "ce+logdice", strides=((2, 2),))
-    counts = criterion.step_counts(masks)
-    assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
-    shares = sum(criterion([x[i : i + 1] for x in level_logits], masks[i : i + 1], counts) for i in range(4))
-    assert torch.isclose(shares, criterion(level_logits, masks, counts), **FLOAT64)
-
-
 def test_pixels_that_weigh_little_are_averaged_by_their_weight():
     logits = torch.tensor([[[[0.0, 2.0]], [[1.0, 0.0]]]], dtype=torch.float64)
     masks = torch.tensor([[[0, 1]]])

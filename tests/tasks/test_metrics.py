@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.prediction import matrix_of
 
-from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.scores import ClassScores
 from tasks.confusion import (
     ClassCounts,
@@ -17,8 +16,6 @@ from tasks.confusion import (
     replicated_sums,
     sums_by_cell,
 )
-from tasks.overlapping.loss import Overlapping, Regions
-from tasks.overlapping.target import Region
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 
@@ -112,19 +109,6 @@ def test_ignored_pixels_have_no_score():
     result = matrix_scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
-
-
-ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torch.bool))
-
-
-REGIONS = Regions(("a", "b"), regions=(Region("a", (1, 2)), Region("b", (2,))))
-
-
-@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b")), ALL_LABELED, REGIONS])
-def test_scores_of_no_image_are_read_as_they_were_stored(task):
-    restored = task.scores_from_json(task.new_scores(0).to_json())
-    assert restored.image_comparison == []
-    assert restored.comparison == 0
 
 
 BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}

@@ -254,14 +254,6 @@ def test_geojson_holds_each_place_of_a_corner(tmp_path):
     assert second["geometry"]["coordinates"] == [corners]
 
 
-@pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
-def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
-    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=epsg), [])
-    collection = json.loads((tmp_path / "a.geojson").read_text())
-    assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
-    assert collection["features"] == []
-
-
 def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):

@@ -235,23 +235,6 @@ def test_geotiff_is_read_by_rasterio(written_tiff):
         assert file.nodata == 9
 
 
-@pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
-def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
-    file = io.BytesIO()
-    shape = (20, 30, 3) if is_color else (channels, 20, 30)
-    write_geotiff(file, np.ones(shape, np.float32), PLACE, 1234.5, has_bands=not is_color)
-    file.seek(0)
-    with tifffile.TiffFile(file) as tiff:
-        (page,) = tiff.pages
-        counts = [page.tags[name].count for name in ("BitsPerSample", "SampleFormat", "GDAL_NODATA")]
-        assert counts == [channels, channels, len("1234.5\0")]
-        assert page.nodata == 1234.5
-        assert page.planarconfig == (2 if channels == 2 else 1)
-        assert page.offset % 2 == 0
-        assert len(page.extrasamples) == (1 if channels == 2 else 0)
-        assert ("ExtraSamples" in page.tags) is (channels == 2)
-
-
 @pytest.mark.parametrize(
     ("values", "interpretations", "nodata"),
     [((0, 300), ["gray"], 255), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"], 0)],

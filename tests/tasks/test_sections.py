@@ -5,8 +5,6 @@ tasks/classes/show.py, tasks/overlapping/show.py, tasks/objects/show.py, tasks/l
 tasks/kind.py.
 """
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -35,8 +33,7 @@ from tasks.landmarks.scores import LandmarkScores
 from tasks.landmarks.show import LandmarkSection
 from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
-from tasks.objects.reader import ObjectReader
-from tasks.objects.show import BLUE, GREEN, ObjectSection, object_errors
+from tasks.objects.show import BLUE, GREEN, object_errors
 from tasks.objects.target import ObjectTarget
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.scores import OverlapScores, RegionScores
@@ -297,16 +294,3 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     assert list(pictures) == list(expected)
     for label, picture in expected.items():
         np.testing.assert_array_equal(pictures[label], picture)
-
-
-@pytest.mark.parametrize(
-    ("task", "reader", "kind"),
-    [
-        ("classes", ClassReader(ClassMap(("a", "b"), (0, 1), None)), ClassSection),
-        ("overlapping", OverlapReader(("a", "b")), OverlapSection),
-        ("regions", RegionReader.of_regions((Region("a", (1,)),)), RegionSection),
-        ("objects", ObjectReader(), ObjectSection),
-    ],
-)
-def test_each_task_has_its_section(task, reader, kind):
-    assert type(new_section(SimpleNamespace(reader=reader, config=DataConfig("d", task=task)))) is kind

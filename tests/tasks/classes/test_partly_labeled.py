@@ -82,26 +82,6 @@ def test_completely_labeled_images_are_learned_as_without_label_files(kind):
     assert torch.equal(*gradients)
 
 
-def test_a_step_in_parts_has_the_loss_of_the_whole():
-    logits, targets = batch()
-    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce+logdice", flags=FLAGS), strides=[(2, 2)])
-    levels = [logits, logits[:, :, 1::2, 1::2]]
-    counts = loss.counts(targets)
-    whole = loss(levels, targets, counts)
-    parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
-    torch.testing.assert_close(sum(loss.counts(targets.at(part)) for part in parts), counts, rtol=0, atol=0)
-    shares = [loss([level[part] for level in levels], targets.at(part), counts) for part in parts]
-    assert sum(shares).item() == pytest.approx(whole.item(), abs=1e-12)
-
-
-def test_strips_of_an_image_add_up_before_the_logarithm():
-    logits, targets = batch()
-    task = PartlyLabeledClasses(NAMES, "ce+logdice", flags=FLAGS)
-    sums = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(0, 2), slice(2, 6))]
-    finished = task.finish(tuple(map(torch.add, *sums)))
-    torch.testing.assert_close(finished, StepLoss(task).sums(logits, targets))
-
-
 def predictions(seed: int) -> torch.Tensor:
     return torch.randint(0, len(NAMES), (len(SETS), *SIZE), generator=torch.Generator().manual_seed(seed))
 
@@ -159,20 +139,6 @@ def test_a_class_that_no_image_is_labeled_for_has_no_score(scores_of_cars):
     assert scores_of_cars.matrix.sum() == 0
     assert scores_of_cars.record()["eval/iou/dog"] is None
     assert scores_of_cars.comparison == scores_of_cars.values["iou"][1]
-
-
-def test_scores_are_read_as_they_were_stored(scores_of_cars):
-    restored = PartlyLabeledClasses(NAMES, flags=FLAGS).scores_from_json(scores_of_cars.to_json())
-    assert restored.report() == scores_of_cars.report()
-    assert torch.equal(restored.by_image, scores_of_cars.by_image)
-    assert torch.equal(restored.flags, FLAGS)
-
-
-def test_a_filler_changes_no_score(scores_of_cars):
-    before = scores_of_cars.image_comparison
-    filler = PartlyLabeledTarget(torch.full((1, *SIZE), 255), torch.tensor([0]))
-    scores_of_cars.add(predictions(1)[:1], filler, 0)
-    assert scores_of_cars.image_comparison == before != [0]
 
 
 TARGET = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.landmarks import THREE, gaussian_maps, random_points
 
-from inference.views import average, swap_sides
+from inference.views import average
 from tasks.decoder import decode_strips
 from tasks.landmarks import decode as landmarks
 from tasks.landmarks.decode import LandmarkDecoder
@@ -129,12 +129,6 @@ def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(two_peaks):
     expected = [5.5 / 20, 6.5 / 20, 4 / (4 + math.exp(0.5))]
     np.testing.assert_allclose(two_peaks[:, :3], [expected] * 3)
     assert (two_peaks == two_peaks[0]).all()
-
-
-def test_maps_of_a_mirrored_view_are_swapped_back():
-    logits = torch.randn(1, 3, 4, 4)
-    assert swap_sides(THREE, logits, dim=1).equal(logits[:, [1, 0, 2]])
-    assert not LandmarkDecoder(replace(THREE, mirrors=False)).task.mirrors
 
 
 def test_maps_of_several_views_are_multiplied():

@@ -14,23 +14,7 @@ from torch import Tensor
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
 from runtime.errors import ModelError
 from tasks import task_of_model
-from tasks.step_loss import StepLoss
 from unet import UNetConfig
-
-
-@pytest.mark.parametrize("size", [(23, 30), (9, 14, 17)])
-def test_the_loss_of_strips_adds_up_to_that_of_the_whole(size):
-    points = random_points(size)
-    targets = batch_of_points(points, [[PRESENT, ABSENT, PRESENT], [UNKNOWN, PRESENT, OUTSIDE]], size)
-    logits = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    whole = THREE.finish(THREE.partial(logits, targets))
-    sums: tuple[Tensor, ...] = ()
-    top = 0
-    for strip in logits.split(4, dim=2):
-        part = THREE.partial(strip, targets.strip(top, top + strip.shape[2]))
-        sums = tuple(map(torch.add, sums, part)) if sums else part
-        top += strip.shape[2]
-    torch.testing.assert_close(THREE.finish(sums), whole, rtol=1e-12, atol=1e-12)
 
 
 def place_and_presence(logits: Tensor, points: Tensor, sigma: float, nowhere: float) -> tuple[Tensor, Tensor]:
@@ -68,21 +52,6 @@ def test_the_loss_of_extreme_logits_is_finite():
     targets = batch_of_points(torch.tensor([[[1.0, 1], [-900, 2]]]), [[PRESENT, OUTSIDE]], (4, 4))
     logits = torch.full((1, 2, 4, 4), -900.0)
     assert TWO.finish(TWO.partial(logits, targets)).isfinite().all()
-
-
-def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
-    size = (16, 16)
-    points = random_points(size, count=4)
-    states = [[PRESENT, ABSENT, UNKNOWN], [PRESENT] * 3, [UNKNOWN] * 3, [OUTSIDE, PRESENT, ABSENT]]
-    targets = batch_of_points(points, states, size)
-    levels = [torch.randn(4, 3, 16, 16).double(), torch.randn(4, 3, 8, 8).double()]
-    loss = StepLoss(THREE, strides=[(2, 2)])
-    counts = loss.counts(targets)
-    whole = loss(levels, targets, counts)
-    parts = []
-    for images in (slice(0, 1), slice(1, 4)):
-        parts.append(loss([level[images] for level in levels], targets.at(images), counts))
-    torch.testing.assert_close(sum(parts), whole)
 
 
 def test_a_point_outside_of_the_crop_has_no_place_to_learn():

@@ -27,15 +27,6 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside(whole):
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
 
 
-def test_a_band_of_points_is_counted_from_its_own_first_row():
-    batch = batch_of_image(image_points([[5, 4]], [PRESENT], (10, 12)))
-    strip = batch.strip(3, 8)
-    assert strip.points.tolist() == [[[2, 4]]]
-    assert strip.shape == (1, 5, 12)
-    assert batch.points.tolist() == [[[5, 4]]]
-    assert batch.shape == (1, 10, 12)
-
-
 def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of_image(image_points([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
     moved = target.move(
@@ -65,10 +56,3 @@ def test_a_moved_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
     batch = batch_of_image(replace(unknown_points(8, (6, 5)), states=np.full(8, PRESENT)))
     moved = batch.move(lambda labels, unknown: labels, lambda points: points + torch.tensor(BORDER).double())
     assert moved.states[0].tolist() == STATES_AT_BORDER
-
-
-def test_a_moved_volume_reaches_half_a_pixel_beyond_the_centers_of_its_border():
-    batch = batch_of_image(replace(unknown_points(3, (4, 6, 5)), states=np.full(3, PRESENT)))
-    corners = torch.tensor([[3.4, 5.4, 4.4], [3.5, 0, 0], [0, 5.5, 0]])
-    moved = batch.move(lambda labels, unknown: labels, lambda points: points + corners.double())
-    assert moved.states[0].tolist() == [PRESENT, OUTSIDE, OUTSIDE]

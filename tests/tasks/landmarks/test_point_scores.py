@@ -9,7 +9,7 @@ import torch
 from support.landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
-from tasks.landmarks.scores import LandmarkScores, auroc
+from tasks.landmarks.scores import LandmarkScores
 from tasks.landmarks.target import PointTarget
 
 
@@ -159,48 +159,6 @@ def test_the_sides_of_a_volume_are_those_of_its_file():
     assert scores.by_image[0, 0, 2:4].tolist() == [120, 130]  # of 120 x 30 x 40
 
 
-def test_a_table_ends_with_the_scores_of_all_landmarks():
-    rows = [[[PRESENT, 2, 100, 125, 1], [PRESENT, 4, 100, 125, 1], [ABSENT, 0, 100, 125, 0]]]
-    last_row = scores_of_rows(np.array(rows, float)).score_tables()[0].cells()[-1]
-    assert last_row[:4] == ["all", "3.00", "1.00", "3.00"]
-    assert last_row[-2:] == ["2", "1"]
-
-
-def scores_of_two_images() -> LandmarkScores:
-    """Scores with the errors 3 and 5, and 0 and 10, of points in two images whose diagonal is 100."""
-    scores = THREE.new_scores(2)
-    size = (60, 80)
-    points = torch.tensor([[[10.0, 10], [20, 20], [5, 5]]])
-    first = batch_of_points(points, [[PRESENT, PRESENT, ABSENT]], size)
-    second = batch_of_points(points, [[PRESENT, UNKNOWN, PRESENT]], size)
-    scores.add(point_prediction([[10, 13], [24, 23], [50, 70]], [0.9, 0.8, 0.3], size), first, 0)
-    scores.add(point_prediction([[10, 10], [0, 0], [5, 15]], [0.9, 0.1, 0.2], size), second, 1)
-    return scores
-
-
-def test_images_are_compared_by_the_mean_closeness_of_their_points():
-    scores = scores_of_two_images()
-    # the absent one is not found, as it should be; the last one is not either, and so as far as the diagonal
-    assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 1, 0]))
-    assert scores.image_comparison == pytest.approx([np.mean([0.97, 0.95, 1]), 0.5])
-
-
-def test_a_filler_changes_no_score():
-    scores = scores_of_two_images()
-    before = scores.by_image.tolist()
-    nothing = batch_of_points(torch.zeros(1, 3, 2), [[UNKNOWN] * 3], (60, 80))
-    scores.add(point_prediction([[1, 1]] * 3, [0.9] * 3, (60, 80)), nothing, 1)
-    assert scores.by_image.tolist() == before
-
-
-def test_scores_are_read_as_they_were_stored():
-    scores = scores_of_two_images()
-    restored = THREE.scores_from_json(scores.to_json())
-    assert restored.report() == scores.report()
-    assert restored.table() == scores.table()
-    assert torch.equal(restored.by_image, scores.by_image)
-
-
 def test_merged_scores_are_those_of_all_images():
     size = (60, 80)
     whole, parts = THREE.new_scores(3), THREE.new_scores(0)
@@ -213,15 +171,3 @@ def test_merged_scores_are_those_of_all_images():
         parts.merge(part)
     assert parts.report() == whole.report()
     assert parts.sums.tolist() == whole.sums.tolist() == [6]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_auroc_counts_pairs_with_ties_by_half(seed):
-    rng = np.random.default_rng(seed)
-    positive, negative = rng.integers(0, 6, 17) / 5, rng.integers(0, 5, 11) / 5
-    wins = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
-    assert auroc(torch.from_numpy(positive), torch.from_numpy(negative)) == pytest.approx(wins)
-
-
-def test_auroc_of_one_kind_of_points_is_unknown():
-    assert auroc(torch.ones(3), torch.zeros(0)) is None

@@ -180,17 +180,6 @@ def test_points_that_leave_the_crop_are_not_known_to_be_absent():
     assert answer.states[2].tolist() == [OUTSIDE, ABSENT, OUTSIDE]
 
 
-def test_points_of_a_sample_that_stays_keep_every_digit():
-    points = torch.tensor([[[0.1, 1 / 3]]] * 2, dtype=torch.float64)
-    augmentations = [Augmentation(), Augmentation(np.eye(2) / 2)]
-    images = torch.zeros(2, 1, 10, 11)
-    targets = batch_of(points, (10, 11))
-    _, moved = augment(
-        images, targets, augmentations, pack_augmentations(augmentations, 1), fill=torch.zeros(1), std=torch.ones(1)
-    )
-    assert moved.points[0].equal(points[0])
-
-
 def test_in_the_mirror_left_and_right_change_places():
     reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), file_indices=(0, 1, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
@@ -199,14 +188,6 @@ def test_in_the_mirror_left_and_right_change_places():
     assert mirrored.points.tolist() == [[4, 7], [1, 2], [0, 0]]
     assert mirrored.states.tolist() == [ABSENT, PRESENT, OUTSIDE]
     assert target.points.tolist() == points.tolist()  # what a cache holds stays
-
-
-@pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
-@pytest.mark.parametrize(("size", "spacing"), [((16, 16), None), ((8, 8, 8), (1.0, 1.0, 1.0))], ids=["image", "volume"])
-def test_nothing_is_mirrored_where_names_do_not_say_how(size, spacing, strength):
-    options = {"seed": 0, "size": size, "channels": 1, "spacing": spacing, "may_mirror": False}
-    for sample in range(20):
-        assert not sample_augmentation((0, sample), strength=strength, **options).is_mirrored
 
 
 def test_training_sees_points_at_the_network_size_in_crops(tmp_path):

@@ -108,20 +108,6 @@ def test_images_of_two_processes_add_up_to_the_same_whole_numbers():
     assert together.sums.dtype == together.by_image.dtype == torch.int64
 
 
-def test_scores_are_read_as_they_were_stored():
-    scores = scores_of_two_processes()[0]
-    restored = Objects().scores_from_json(scores.to_json())
-    assert restored.record() == scores.record()
-    assert restored.image_comparison == scores.image_comparison
-
-
-def test_a_filler_changes_no_score():
-    scores = Objects().new_scores(1)
-    scores.add(labels_of([[1, 1, 0]]), target_of([[1, 1, 0]]), 0)
-    scores.add(labels_of([[1, 0, 0]]), target_of([[0, 0, 0]], mask=[[255, 255, 255]]), 0)
-    assert scores.image_comparison == [1]
-
-
 def test_objects_that_are_split_or_merged_are_counted():
     true = np.zeros((20, 40), int)
     true[2:10, 2:10], true[2:10, 10:18], true[12:18, 2:38] = 1, 2, 3  # of 64, 64 and 216 pixels

@@ -9,10 +9,8 @@ import torch
 from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, true_pixels
 
-from inference.views import average
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
-from tasks.decoder import decode_strips
 from tasks.objects.decode import (
     LEVELS,
     ObjectDecoder,
@@ -140,15 +138,6 @@ def test_objects_say_where_they_are_and_how_sure_they_are():
     assert (label_classes(labels[4:10, 5:8]) == 2).all()
 
 
-def test_the_score_of_an_object_is_how_surely_it_is_no_background():
-    decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
-    logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
-    logits = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
-    (detected,) = decode_strips(decoder, [logits], (6, 8), "a").objects
-    assert detected.class_index == 1
-    assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
-
-
 def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     sure = 6.9  # its sigmoid is 0.999
     pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
@@ -208,12 +197,6 @@ def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count)
     depth[:, 10:14] -= dip
     levels = np.rint(LEVELS * depth).astype(np.int32)
     assert separate_objects(pack_pixels(np.ones_like(levels), levels, np.zeros_like(levels))).max() == count
-
-
-def test_equal_views_of_objects_average_to_themselves():
-    logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
-    decoder = ObjectDecoder(Objects())
-    torch.testing.assert_close(decoder.probabilities(average(decoder, [logits, logits])), decoder.probabilities(logits))
 
 
 @pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])

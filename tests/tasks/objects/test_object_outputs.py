@@ -24,8 +24,7 @@ from support.written_files import (
     write_object_table,
 )
 
-from data_utils.image_io.formats import PageFile, VolumeFile
-from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.formats import PageFile
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.job import MASK, PROBABILITIES, Job
@@ -37,13 +36,6 @@ from tasks.prediction import PredictedImage, Prediction
 
 NAMES = ("nothing", "cell", "dirt")
 CELLS = ObjectFormat(("nothing", "cell"))
-
-
-def test_written_objects_have_the_classes_of_their_table(tmp_path):
-    table = write_object_table(tmp_path / "a.csv", *LABEL_ROWS)
-    objects = WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
-    assert np.array_equal(label_numbers(objects), LABELS)
-    assert np.array_equal(label_classes(objects), np.array([0, 1, 2, 1])[LABELS])
 
 
 def test_written_objects_may_have_gaps_in_their_numbers(tmp_path):
@@ -76,10 +68,6 @@ def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(wri
     labels = ObjectFormat(NAMES).read_written(written_job).labels
     assert np.array_equal(label_numbers(labels), LABELS)
     assert np.array_equal(label_classes(labels), np.array([0, 1, 2, 1])[LABELS])
-
-
-def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
-    assert CELLS.written_mask(written_job) == PageFile(tmp_path / "a.png")
 
 
 def entry_of(output_format: ObjectFormat, task: Objects, job: Job) -> dict:
@@ -232,11 +220,3 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
-
-
-def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):
-    job = tilted_volume_job(tmp_path, (6, 4, 5))
-    logits, expected = random_logits(job.size, seed=1)
-    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
-    written, _ = read_volume(VolumeFile((str(job.file(PROBABILITIES)),)), "v")
-    np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)

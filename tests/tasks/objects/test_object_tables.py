@@ -81,26 +81,6 @@ def test_a_table_of_all_objects_has_each_column_of_images_or_volumes_once(tmp_pa
     assert set(columns) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
 
 
-def test_a_table_of_all_objects_of_images_has_no_columns_of_volumes(tmp_path, jobs):
-    FORMAT.write_joined(tmp_path / "out", jobs[:1])
-    columns, _ = read_joined(tmp_path / "out")
-    assert ",".join(columns) == "image,number,class,area,center_y,center_x,top,left,bottom,right,score"
-
-
-def test_a_table_of_all_objects_of_volumes_has_no_columns_of_images(tmp_path, jobs):
-    FORMAT.write_joined(tmp_path / "out", jobs[3:])
-    columns, _ = read_joined(tmp_path / "out")
-    assert ",".join(columns).startswith("image,number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,")
-
-
-def test_a_table_of_all_objects_has_those_of_a_mask_that_no_png_holds(tmp_path, jobs):
-    job = jobs[0]
-    job.file(MASK).rename(job.file(".tif"))
-    FORMAT.write_joined(tmp_path / "out", [job])
-    _, rows = read_joined(tmp_path / "out")
-    assert [row["number"] for row in rows] == ["1", "2"]
-
-
 def test_a_table_of_all_objects_is_named_with_the_number_of_its_objects(tmp_path, jobs, capsys):
     FORMAT.write_joined(tmp_path / "out", jobs)
     printed = capsys.readouterr().out

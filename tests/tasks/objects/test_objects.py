@@ -6,7 +6,7 @@ Modules: tasks/objects/loss.py, tasks/objects/target.py.
 import numpy as np
 import pytest
 import torch
-from support.objects import discs, target_of
+from support.objects import target_of
 
 from runtime.errors import ModelError
 from tasks import task_of_model
@@ -14,7 +14,6 @@ from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget, normalized_depth
-from tasks.step_loss import StepLoss
 from unet.config import UNetConfig
 
 TASK = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
@@ -96,31 +95,6 @@ def test_classes_of_objects_are_learned_as_those_of_pixels():
         assert torch.equal(ours, theirs)
 
 
-def test_the_loss_of_strips_adds_up_to_that_of_the_image():
-    task = Objects()
-    target = target_of(discs((40, 30), 12, seed=3))
-    logits = torch.randn(1, task.outputs, 40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rendered = task.render(target)
-    parts = []
-    for rows in (slice(0, 9), slice(9, 40)):
-        parts.append(task.partial(logits[:, :, rows], rendered.at((slice(None), rows))))
-    summed = tuple(sum(values) for values in zip(*parts, strict=True))
-    torch.testing.assert_close(task.finish(summed), task.finish(task.partial(logits, rendered)))
-
-
-def test_the_loss_does_not_depend_on_how_a_step_is_split():
-    criterion = StepLoss(Objects(), strides=[(2, 2)])
-    images = [target_of(discs((32, 32), 8, seed)) for seed in range(4)]
-    batch = ObjectTarget.stack([image.at(0) for image in images])
-    generator = torch.Generator().manual_seed(1)
-    logits = [torch.randn(4, 3, 32 // s, 32 // s, dtype=torch.float64, generator=generator) for s in (1, 2)]
-    counts = criterion.counts(batch)
-    whole = criterion(logits, batch, counts)
-    parts = [criterion([level[i : i + 1] for level in logits], images[i], counts) for i in range(4)]
-    torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=0)
-    assert counts.tolist() == sum(criterion.counts(image) for image in images).tolist()
-
-
 def test_numbers_are_made_anew_in_each_crop():
     ids = np.array([[0, 900_000, 900_000], [7, 7, 0]], np.int32)
     target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumber()
@@ -154,8 +128,3 @@ def test_a_model_of_an_earlier_version_fills_no_holes():
 def test_a_damaged_task_is_refused(damage):
     with pytest.raises(ModelError, match="the model's task"):
         task_of_model(UNetConfig(num_classes=4, task={**TASK.to_config(), **damage}))
-
-
-def test_objects_need_tiles_that_change_nothing():
-    assert Objects().needs_exact_tiles
-    assert not Classes(("a",)).needs_exact_tiles

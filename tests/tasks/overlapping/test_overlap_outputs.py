@@ -102,14 +102,6 @@ def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):
     assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
 
 
-def test_outlines_of_a_class_that_may_overlap_have_its_color():
-    output_format = OverlapFormat(CLASSES)
-    rows = np.zeros((20, 20), np.int32)
-    rows[5:15, 5:15] = 2
-    overlay = output_format.overlay(np.zeros((20, 20, 3), np.uint8), rows)
-    assert overlay[5, 10].tolist() == output_format.colors[output_format.names.index("a/b")].tolist()
-
-
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
     areas = list(OverlapFormat(NINE_CLASSES).areas(Prediction(np.array([[256, 1, 257, 0]], np.int32))))
     assert areas[8].numbers.tolist() == [[1, 0, 1, 0]]

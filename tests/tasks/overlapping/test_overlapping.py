@@ -86,22 +86,6 @@ def test_classes_are_counted_in_the_images_that_hold_them(kind):
     assert counts.dtype == torch.float64  # float32 cannot count beyond 2^24
 
 
-def test_shares_of_micro_batches_add_up():
-    logits, targets = sample()
-    loss = StepLoss(Overlapping(NAMES))
-    counts = loss.counts(targets)
-    shares = [loss(logits[[i]], targets.at(slice(i, i + 1)), counts) for i in range(4)]
-    torch.testing.assert_close(sum(shares), loss(logits, targets, counts), **FLOAT64)
-
-
-def test_sums_of_strips_add_up():
-    logits, targets = sample()
-    task = Overlapping(NAMES)
-    strips = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(4), slice(4, 9))]
-    joined = tuple(map(torch.add, *strips))
-    torch.testing.assert_close(task.finish(joined), StepLoss(task).sums(logits, targets), **FLOAT64)
-
-
 @pytest.mark.parametrize("far", [1e3, -1e3], ids=["sure that they are there", "sure that they are not"])
 def test_the_loss_of_a_sure_network_is_finite(far):
     _, targets = sample()
@@ -157,13 +141,6 @@ def test_the_comparison_of_an_image_is_that_of_scores_of_it_alone():
     assert len(set(scores.image_comparison)) == 4
 
 
-def test_scores_are_read_as_they_were_stored():
-    scores = scores_of_sample()[0]
-    restored = Overlapping(NAMES).scores_from_json(scores.to_json())
-    assert restored.record() == scores.record()
-    assert restored.image_comparison == pytest.approx(scores.image_comparison)
-
-
 TRUTH = torch.tensor([[[1, 3], [0, 1]]], dtype=torch.int32)  # of the classes 0 and 1; class 2 is nowhere
 ALL_KNOWN = OverlapTarget(TRUTH, torch.full_like(TRUTH, 7))
 
@@ -186,12 +163,6 @@ def test_a_class_that_is_nowhere_has_no_score(scores_of_first_class):
     assert scores_of_first_class.comparison == 1 / 3
     assert scores_of_first_class.image_comparison == pytest.approx([1 / 3])
     assert scores_of_first_class.brief() == {"mean_iou": 1 / 3, "mean_dice": pytest.approx(0.4)}
-
-
-def test_a_filler_changes_no_score(scores_of_first_class):
-    nothing = torch.zeros_like(TRUTH)
-    scores_of_first_class.add(nothing, OverlapTarget(nothing, nothing), 0)
-    assert scores_of_first_class.image_comparison == pytest.approx([1 / 3])
 
 
 def test_all_31_bits_are_kept():

@@ -23,7 +23,7 @@ from tasks.find_task import find_task
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import label_classes, label_numbers
 from tasks.objects.reader import ObjectReader
-from tasks.objects.write import IMAGE_COLUMNS, ObjectFormat, WrittenObjects
+from tasks.objects.write import ObjectFormat
 from tasks.scoring.masks import open_mask
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -281,24 +281,3 @@ def test_truths_of_images_of_one_name_are_distinguished_by_their_folders(tmp_pat
     assert find_truth(tmp_path, ("cat", "dog"), "a") is None
     first, second = (find_truth(tmp_path, ("cat", "dog"), stem) for stem in ("x/a", "y/a"))
     assert first.source != second.source
-
-
-def written_objects(folder: Path, *rows: str) -> WrittenObjects:
-    """Objects 1 and 2 as a prediction writes them, with these rows of their table."""
-    Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(folder / "out.png")
-    (folder / "out.objects.csv").write_text("\n".join([",".join(IMAGE_COLUMNS), *rows, ""]))
-    job = Job(image=folder / "in.png", size=(1, 4), output=folder / "out")
-    return ObjectFormat(("background", "cat", "dog")).written_mask(job)
-
-
-def test_classes_of_written_objects_are_read_with_them(tmp_path):
-    labels = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8").render()
-    assert label_classes(labels).tolist() == [[0, 2, 1, 1]]
-    assert label_numbers(labels).tolist() == [[0, 1, 2, 2]]
-
-
-@pytest.mark.parametrize(("number", "name"), [(1, "bird"), (3, "dog"), (-1, "dog")])
-def test_written_objects_of_another_class_or_number_are_refused(tmp_path, number, name):
-    written = written_objects(tmp_path, f"{number},{name},1,0,1,0,1,1,2,0.9")
-    with pytest.raises(DataError, match=rf"out.objects.csv: object {number} is not one of .*out.png"):
-        written.render()

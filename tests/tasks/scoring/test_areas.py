@@ -62,24 +62,12 @@ def test_ignored_pixels_are_of_no_area():
     assert not counted(predicted, true).any()
 
 
-def test_a_class_that_comes_again_begins_new_areas():
-    true = np.repeat([1, 0, 1, 1, 2, 1], 4).reshape(6, 4)
-    assert counted(true, true)[1, :BINS].sum() == 3
-
-
 @pytest.mark.parametrize(("pixels", "place"), [(63, 0), (64, 1), (255, 1), (256, 2), (1023, 2), (4096, 4)])
 def test_areas_are_sorted_by_the_size_from_which_a_range_begins(pixels, place):
     true = np.zeros((1, 5000), int)
     true[0, :pixels] = 1
     areas = area_report([counted(true, true)], ("background", "lesion", "other"))["by_class"]["lesion"]
     assert areas["areas_by_size"] == areas["found_by_size"] == [int(index == place) for index in range(5)]
-
-
-def test_the_size_of_an_area_is_that_of_its_pixels():
-    true = np.ones((8, 8), int)
-    true[0, 0] = 0
-    areas = area_report([counted(true, true)], ("background", "lesion", "other"))["by_class"]["lesion"]
-    assert areas["areas_by_size"] == [1, 0, 0, 0, 0]  # of 63 pixels in a box of 64
 
 
 def test_classes_that_are_only_missed_or_only_invented_have_a_line():

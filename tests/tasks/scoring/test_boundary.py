@@ -100,28 +100,6 @@ def test_a_boundary_is_as_wide_as_two_percent_of_the_diagonal(size, width):
     assert of_all.hits[0] == of_all.union[0] == height * columns - (height - 2 * width) * (columns - 2 * width)
 
 
-@pytest.fixture
-def two_scores() -> list[BoundaryScores]:
-    """Scores of an image with a missed class, an invented one and one that is nowhere; and of one that is right."""
-    truth, pred = np.zeros((2, 20, 20), np.uint8)
-    truth[2:6, 2:6] = 1  # missed
-    pred[10:15, 10:15] = 2  # invented
-    return [boundary_scores(pred, truth, 4), boundary_scores(truth, truth, 4)]
-
-
-def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance(two_scores):
-    assert two_scores[0].to_json()["hd95"][1:] == [None, None, None]
-
-
-def test_distances_are_reported_of_images_that_have_them(two_scores):
-    report = boundary_report(two_scores)
-    assert report["hd95_images"] == [2, 1, 0, 0]
-    assert report["hd95_missed"] == [0, 1, 1, 0]
-    assert report["hd95"][1:] == [0, None, None]
-    assert report["hd95"][0] > 0
-    assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
-
-
 FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), NAN, np.array([False, True]))
 SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), NAN, np.array([False, False]))
 
@@ -136,34 +114,6 @@ def test_boundaries_are_reported_from_summed_pixels_or_mean_distances(scores):
         "hd95_images": [2, 1],
         "hd95_missed": [0, 1],
     }
-
-
-def test_ignored_pixels_belong_to_no_class():
-    truth, pred = np.zeros((2, 20, 20), np.uint8)
-    truth[:5, :5] = 255
-    pred[:5, :5] = 1  # only there
-    pred[10:12, 10:12] = 2
-    scores = boundary_scores(pred, truth, 3)
-    assert scores.missed.tolist() == [False, False, True]
-    assert scores.union.tolist()[1:] == [0, 4]
-    assert scores.distances[0] >= 0
-    assert np.isnan(scores.distances[1:]).all()
-
-
-@pytest.fixture
-def near_and_far() -> tuple[np.ndarray, np.ndarray]:
-    """A mask of a pixel, and one with another 20 pixels away: only the way from the latter is long."""
-    near = np.zeros((9, 40), np.uint8)
-    near[4, 5] = 1
-    far = near.copy()
-    far[4, 25] = 1
-    return near, far
-
-
-def test_the_distance_is_the_longer_of_both_ways(near_and_far):
-    near, far = near_and_far
-    assert boundary_scores(far, near, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
-    assert boundary_scores(near, far, 2).distances[1] == pytest.approx(19)
 
 
 class Scored(NamedTuple):

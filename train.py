@@ -27,7 +27,7 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import evaluate
 from train_utils.memory import shortage_recorded
 from train_utils.optim import build_optimizer
-from train_utils.publisher import Publisher
+from train_utils.run_log import RunLog
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
@@ -85,7 +85,7 @@ def main() -> None:
     )
     checkpoints.resume(run.checkpoint, state, model)
 
-    publisher = Publisher(accelerator, network, checkpoints, schedule, state, data, task)
+    log = RunLog(accelerator, network, checkpoints, schedule, state, data, task)
     with shortage_recorded(run.output_dir, network, batch_split, state):
         fit(
             accelerator,
@@ -100,9 +100,9 @@ def main() -> None:
             guard=StepGuard(accelerator, network, optimizer, schedule, state, data.train.records),
             average=average,
             checkpoints=checkpoints,
-            publisher=publisher,
+            log=log,
         )
-    publisher.finish(run)
+    log.finish(run)
 
 
 def fit(
@@ -119,7 +119,7 @@ def fit(
     guard: StepGuard,
     average: WeightAverage,
     checkpoints: Checkpoints,
-    publisher: Publisher,
+    log: RunLog,
 ) -> None:
     """Make step after step until the schedule, the clock or a signal ends the run.
 
@@ -128,9 +128,8 @@ def fit(
         state: where the run stands, part of each checkpoint.
         guard: refuses a step whose loss is not finite, and learns on all processes whether one was asked to stop.
         average: the average of the weights, which is evaluated.
-        publisher: has the log of the run, shows an evaluation, and saves the network if it is the best one so far.
+        log: records steps, publishes each evaluation, and saves the network if it is the best one so far.
     """
-    log = publisher.log
     clock = schedule.clock  # of a run with --max-minutes
     model.train()
     for micro_batches, indices in training_steps(accelerator, train_loader, log.data_ready):  # one optimizer step
@@ -148,7 +147,7 @@ def fit(
         if schedule.is_evaluation_step(state.step):
             with log.pause(), clock.evaluating(accelerator), average.average_weights():
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
-                is_best = publisher.publish(evaluation)
+                is_best = log.publish(evaluation)
         if schedule.is_checkpoint_step(state.step) or is_best or guard.run_ends:
             with log.pause(), clock.saving(state):
                 checkpoints.save(state, waits=clock.measures_save)

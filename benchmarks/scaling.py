@@ -24,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.run_log import WARMUP_STEPS
+from train_utils.meter import WARMUP_STEPS
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent

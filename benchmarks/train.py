@@ -35,7 +35,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.predict import timed
-from train_utils.run_log import WARMUP_STEPS
+from train_utils.meter import WARMUP_STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
 

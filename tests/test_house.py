@@ -54,7 +54,7 @@ ROOMS = {
         "check_data",
         "optim",
         "settings",
-        "metrics_log sync_batchnorm sharding",
+        "metrics_log sync_batchnorm sharding meter tracker",
         "compilation ema",
         "evaluation",
         "run_state",
@@ -64,10 +64,10 @@ ROOMS = {
         "reporting",
         "comparison",
         "review",
-        "checkpoints run_log",
+        "checkpoints",
         "run_folder",
         "start",
-        "publisher",
+        "run_log",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")

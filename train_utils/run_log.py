@@ -1,216 +1,49 @@
-"""What a run says while it trains: metrics.jsonl, the tracker, the bar on the terminal, its speed, a trace of steps."""
+"""What a run says: a record of its steps, its evaluations with the best model, and a report at its end.
 
-import json
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+The files are run.json, metrics.jsonl, images.csv, report.html and, with --trace-steps, traces/.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import numpy as np
+import huggingface_hub
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from accelerate.utils import ProfileKwargs, gather_object
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
 from data_utils.loading.dataset import TrainingBatch
-from runtime.console import counted, is_first_process, progress_bar, say, say_error
-from runtime.errors import SettingsError, WriteError, one_line
-from runtime.files import replace_file, tolerate_write_errors
-from runtime.redact import printable
+from inference.predictor import Predictor
+from runtime.console import counted, progress_bar, say
+from runtime.distributed import on_main
+from runtime.errors import WriteError, one_line
+from runtime.files import tolerate_write_errors
+from tasks import new_section
+from tasks.section import Section
+from tasks.task import Task
+from train_utils.checkpoints import Checkpoints
+from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
-from train_utils.metrics_log import MetricsFile
+from train_utils.meter import WARMUP_STEPS, Meter
+from train_utils.metrics_log import IMAGE_SCORES, MetricsFile, read_log, write_image_scores
+from train_utils.reporting.model_card import model_card
+from train_utils.reporting.pages import Views
+from train_utils.reporting.report import FEW_STEPS, remarks_on, write_report
+from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
+from train_utils.run_folder import mark_finished
 from train_utils.run_state import LossWindow, RunState, StepResult
-from train_utils.schedule import Schedule
-from train_utils.settings.record import RunSettings
+from train_utils.schedule import Schedule, milliseconds_since_start
+from train_utils.sharding import whole_network
+from train_utils.start import OpenedRun
+from train_utils.tracker import Tracker
+from unet.model import UNet
 
-WARMUP_STEPS = 3  # steps that are not measured: allocators, kernel choice and worker start-up slow them down
-ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
-MUCH_WAITING = 20  # percent of the time
 PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 TOP_OPERATORS = 12  # that a trace prints
-WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
-
-Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or an event on the device
-
-
-class Meter:
-    """Measures the steps of a run, but for the first ones, evaluations and saves.
-
-    A step lasts from the end of the step before to its own end. On CUDA times come from device events, so the wait for
-    data is the time in which the device is idle until its next batch; elsewhere they come from the host's clock.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._on_cuda = accelerator.device.type == "cuda"
-        self._steps_seen = 0
-        self._begin = self._data = self._now()
-        self._over: list[tuple[Mark, Mark, Mark, float]] = []  # steps whose events may not have happened yet
-        # steps and their images over all processes; seconds of the steps, and of their waits for data
-        self._window = np.zeros(4)  # since the last summary
-        self._total = np.zeros(4)
-
-    def data_ready(self) -> None:
-        """Note that the next step's micro-batches are here."""
-        self._data = self._now()
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """A context for work between two steps: the next step begins behind it."""
-        yield
-        self._begin = self._now()
-
-    def end_step(self, images: float) -> None:
-        """Note that a step is queued, with `images` images over all processes; the next step begins."""
-        end = self._now()
-        self._steps_seen += 1
-        if self._steps_seen > WARMUP_STEPS:
-            self._over.append((self._begin, self._data, end, images))
-        self._begin = end
-        self._add_up()
-
-    def summary(self) -> dict[str, float]:
-        """Means since the last call, of the process that waits longest for its data; every process must call it.
-
-        `perf/images_per_second`, `perf/data_wait_percent`, and on CUDA `perf/peak_memory_gb`.
-        """
-        self._add_up()
-        memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
-        gathered = gather_object([(self._window.tolist(), memory)])
-        self._window = np.zeros(4)
-        # the others wait for a process that waits for data
-        window = max((window for window, _ in gathered), key=lambda window: window[-1])
-        self._total += window
-        _, images, seconds, waited = window
-        values: dict[str, float] = {}
-        if seconds > 0:
-            values["perf/images_per_second"] = images / seconds
-            values["perf/data_wait_percent"] = 100 * waited / seconds
-        if self._on_cuda:
-            values["perf/peak_memory_gb"] = max(memory for _, memory in gathered)
-        return values
-
-    def bottleneck(self, workers: int, cached: bool) -> str | None:
-        """A sentence on a run that waits for its data, with advice; None if it does not wait much."""
-        steps, _, seconds, waited = self._total.tolist()
-        if steps < ENOUGH_STEPS or 100 * waited < MUCH_WAITING * seconds:
-            return None
-        remedy = f"raise --num-workers from {workers}"
-        if not cached:
-            remedy += ", or give --cache"
-        return f"training waited for data {100 * waited / seconds:.0f}% of the time: {remedy}"
-
-    def _add_up(self) -> None:
-        """Add up the steps that the device has finished: reading their events does not wait."""
-        while self._over and _is_past(self._over[0][2]):
-            begin, data, end, images = self._over.pop(0)
-            self._window += (1, images, _seconds(begin, end), _seconds(begin, data))
-
-    def _now(self) -> Mark:
-        if not self._on_cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-
-def _is_past(mark: Mark) -> bool:
-    return not isinstance(mark, torch.cuda.Event) or mark.query()
-
-
-def _seconds(begin: Mark, end: Mark) -> float:
-    if isinstance(begin, torch.cuda.Event):
-        return begin.elapsed_time(end) / 1e3
-    return end - begin
-
-
-def available_tracker(name: str) -> str:
-    """The tracker's name, or `none` and a warning if it is not installed; SettingsError for an unknown name."""
-    if name == "none" or name in map(str, get_available_trackers()):
-        return name
-    if name not in LOGGER_TYPE_TO_CLASS:
-        tracker_list = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
-        raise SettingsError(f"--tracker {name} is unknown; expected none or one of {tracker_list}")
-    if is_first_process():
-        say_error(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
-    return "none"
-
-
-class Tracker:
-    """A tracker of accelerate; if it fails, at the start or later, a line is printed and training goes on without it.
-
-    Args:
-        name: a name that accelerate knows, or `none`.
-        settings: the content of run.json.
-        step: the step at which the run starts; TensorBoard drops later records of a killed run.
-    """
-
-    def __init__(self, accelerator: Accelerator, name: str, settings: dict[str, Any], step: int) -> None:
-        self.accelerator = accelerator
-        self.name = name if name in map(str, accelerator.log_with) else "none"
-        with self._errors_reported():
-            if self.name == "tensorboard":
-                options = {"purge_step": step + 1} if step else {}
-                # as hyper-parameters, TensorBoard would show the settings as a second run, named by the time
-                accelerator.init_trackers(name, init_kwargs={name: options})
-                accelerator.log({"settings": f"```\n{json.dumps(settings, indent=2)}\n```"}, step=step)
-            elif self.name != "none":
-                accelerator.init_trackers("unet-accelerate", _flat(settings))
-
-    def scalars(self, step: int, values: dict[str, float | None]) -> None:
-        """Log the values that are not None."""
-        if self.name != "none":
-            numbers = {name: value for name, value in values.items() if value is not None}
-            with self._errors_reported():
-                self.accelerator.log(numbers, step=step)
-
-    @property
-    def takes_pictures(self) -> bool:
-        """Whether the tracker of this process shows pictures."""
-        if not self.accelerator.is_main_process or self.name == "none":
-            return False
-        return hasattr(self.accelerator.get_tracker(self.name), "log_images")
-
-    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """Show (H, W, 3) uint8 pictures by tag, if the tracker `takes_pictures`."""
-        if not self.takes_pictures:
-            return
-        options = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
-        with self._errors_reported():
-            tagged = {printable(tag): picture[None] for tag, picture in pictures.items()}
-            self.accelerator.get_tracker(self.name).log_images(tagged, step=step, **options)
-
-    def finish(self) -> None:
-        """End the log of the run; every process must call it."""
-        with self._errors_reported():
-            for tracker in self.accelerator.trackers:
-                tracker.finish()
-        self.accelerator.trackers = []
-        self.accelerator.end_training()
-
-    @contextmanager
-    def _errors_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # a tracker may raise anything
-            reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
-            say(f"tracker {self.name} failed ({reason}); {WITHOUT_TRACKER}")
-            self.name = "none"
-            self.accelerator.trackers = []
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, int | float | str | bool]:
-    """Nested settings as plain values, whose names have a dot for each level: trackers take no others."""
-    flat: dict[str, int | float | str | bool] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            if not isinstance(value, int | float | str | bool):
-                value = str(value)
-            flat[prefix + key] = value
-    return flat
 
 
 @dataclass
@@ -218,47 +51,56 @@ class RunLog:
     """The log of a run. Every process makes the same calls, and the main process writes.
 
     Args:
-        output_dir: the folder of the run, which gets run.json, metrics.jsonl and, with --trace-steps, traces/.
-        settings: the resolved settings of the run.
+        network: the network that trains, not wrapped.
+        checkpoints: saves the network after its best evaluation; their folder is in the folder of the run.
         schedule: says at which steps there is a record.
         state: where the run stands; its window of losses is filled here.
-        compared_by: the name of the score that evaluations are compared by.
     """
 
     accelerator: Accelerator
-    output_dir: Path
-    settings: RunSettings
+    network: UNet
+    checkpoints: Checkpoints
     schedule: Schedule
     state: RunState
-    compared_by: str
+    info: DatasetInfo
+    task: Task
 
     def __post_init__(self) -> None:
-        settings, state, clock = self.settings, self.state, self.schedule.clock
-        self.problems: set[str] = set()  # why samples were left out
+        self.state.best_evaluation(self.task)  # damaged scores end the run now, and not when its report is written
+        self.folder = self.checkpoints.output_dir
+        self.settings = self.checkpoints.settings
+        self._problems: set[str] = set()  # why samples were left out
         self._file: MetricsFile | None = None
         if self.accelerator.is_main_process:
             try:
-                self._write_settings(settings)
-                self._file = MetricsFile(self.output_dir / "metrics.jsonl", state.step)
+                self.settings.write(self.folder)
+                self._file = MetricsFile(self.folder / "metrics.jsonl", self.state.step)
             except OSError as error:
-                raise WriteError(f"--output-dir {self.output_dir} cannot be written to: {error}") from error
-        self.tracker = Tracker(self.accelerator, settings.flags["tracker"], asdict(settings), state.step)
+                raise WriteError(f"--output-dir {self.folder} cannot be written to: {error}") from error
+        flags = self.settings.flags
+        self.tracker = Tracker(self.accelerator, flags["tracker"], asdict(self.settings), self.state.step)
         self.meter = Meter(self.accelerator)
         self._trace = ExitStack()
         self._profiler: torch.profiler.profile | None = None
-        if settings.flags["trace_steps"]:
-            self._profiler = self._trace.enter_context(self._profile(settings.flags["trace_steps"]))
-        self._last: StepResult | None = None  # the last step whose result is known
+        if flags["trace_steps"]:
+            self._profiler = self._trace.enter_context(self._profile(flags["trace_steps"]))
+        self._last_result: StepResult | None = None  # of the last step whose result is known
         self._has_named_bottleneck = False
-        if clock.budget:
-            self.bar = progress_bar(clock.budget // 1000, "training", "s")
+        budget = self.schedule.clock.budget
+        if budget:
+            self.bar = progress_bar(budget // 1000, "training", "s")
         else:
-            self.bar = progress_bar(self.schedule.total_steps, "training", "step", initial=state.step)
+            self.bar = progress_bar(self.schedule.total_steps, "training", "step", initial=self.state.step)
+
+    @cached_property
+    def section(self) -> Section:
+        """What reports say of the task."""
+        return new_section(self.info)
 
     def data_ready(self, batches: list[TrainingBatch]) -> None:
         """Note that the next step's micro-batches are here, and which problems their samples had."""
         for batch in batches:
-            self.problems.update(batch["problems"])
+            self._problems.update(batch["problems"])
         self.meter.data_ready()
 
     def pause(self) -> AbstractContextManager[None]:
@@ -281,7 +123,7 @@ class RunLog:
             if result.is_made:
                 window.total += result.loss
                 window.steps += 1
-            self._last = result
+            self._last_result = result
         if self.schedule.is_log_step(self.state.step):
             self._write_training(learning_rate)
         clock = self.schedule.clock
@@ -289,23 +131,22 @@ class RunLog:
 
     def _write_training(self, learning_rate: float) -> None:
         """Write a record of the steps since the last one."""
-        assert self._last is not None
-        assert self._last.step == self.state.step
+        assert self._last_result is not None
+        assert self._last_result.step == self.state.step
         window = self.state.window
         self.state.window = LossWindow()
         record = {
             "train/loss": window.total / window.steps if window.steps else None,
             "train/lr": learning_rate,
-            "train/grad_norm": self._last.grad_norm,
+            "train/grad_norm": self._last_result.grad_norm,
             "train/skipped_steps": self.state.skipped,
             **self.meter.summary(),
         }
         self._write(record)
         self.bar.set_postfix_str(self._brief(record), refresh=False)
-        bottleneck = self.bottleneck()
-        if bottleneck and not self._has_named_bottleneck:
+        if self._bottleneck and not self._has_named_bottleneck:
             self._has_named_bottleneck = True
-            say(bottleneck)
+            say(self._bottleneck)
 
     def _brief(self, record: dict[str, float | None]) -> str:
         """Epoch, loss, speed, wait for data and best score, for the bar."""
@@ -315,21 +156,78 @@ class RunLog:
             parts.append(f"{record['perf/images_per_second']:.1f} images/s")
             parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
         if self.state.has_best:
-            parts.append(f"best {self.compared_by} {self.state.best:.3f}")
+            parts.append(f"best {self.task.compared_by} {self.state.best:.3f}")
         return ", ".join(parts)
-
-    def evaluation(self, evaluation: Evaluation) -> None:
-        """Write a record of the scores."""
-        self._write(evaluation.record())
 
     def _write(self, record: dict[str, float | None]) -> None:
         if self._file is not None:
             self._file.write(self.state.step, self.schedule.epoch(self.state.step), record)
             self.tracker.scalars(self.state.step, record)
 
-    def bottleneck(self) -> str | None:
-        """A sentence on a run that waits for its data; None for another."""
-        return self.meter.bottleneck(self.settings.num_workers, self.settings.flags["cache"])
+    def publish(self, evaluation: Evaluation) -> bool:
+        """Log an evaluation, save the network if it is the best one, and note it in the state of the run.
+
+        Every process must call it, and may work on only when all is written: pictures of volumes and a slow disk
+        outlast the limit of a collective.
+
+        Returns:
+            Whether there is a new best model on disk.
+
+        Raises TrainingError if an output of the network is not a finite number.
+        """
+        evaluation.check(self.info.val.records, self.state.best_step)
+        self._write(evaluation.record())
+        network = whole_network(self.accelerator, self.network)
+        is_best = on_main(self.accelerator, lambda: self._publish_on_main(network, evaluation))
+        self.state.update(evaluation, is_best)
+        self.network.train()  # pictures were predicted with it
+        return is_best
+
+    def _publish_on_main(self, network: UNet, evaluation: Evaluation) -> bool:
+        """Returns whether the evaluation is the best one, and its model on disk."""
+        if self.tracker.takes_pictures:
+            with eager(self.accelerator), self.accelerator.autocast():
+                count = evaluation_pictures(self.info)
+                panels = sample_panels(self.info, Predictor(network), self.section, count)
+            pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
+            for figure in self.section.figures(evaluation.scores):
+                if figure.picture is not None:
+                    pictures[f"eval/{figure.title.lower().replace(' ', '_')}"] = figure.picture
+            self.tracker.pictures(evaluation.step, pictures)
+        is_saved = False
+        mark = ""
+        if self.state.is_improved_by(evaluation):
+            card = model_card(self.settings, evaluation, self.section)
+            is_saved = self.checkpoints.save_model(network, card)
+            mark = " (best so far, saved)" if is_saved else " (best so far, not saved)"
+        if is_saved:
+            with tolerate_write_errors(IMAGE_SCORES):
+                scores = evaluation.scores.image_comparison
+                write_image_scores(self.folder, self.info, self.task.compared_by, scores)
+        say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
+        return is_saved
+
+    def finish(self, run: OpenedRun) -> None:
+        """End the log, write the report and publish the model; every process must call it.
+
+        Raises WriteError if a file could not be written.
+        """
+        self.close()
+        all_saved = all([self.checkpoints.wait(), self._file is None or self._file.is_saved()])
+        if self.accelerator.is_main_process:
+            resume = None if self.schedule.is_over(self.state) else run.resume_line()
+            if self.schedule.clock.budget and not resume:  # now the number of steps is known, for --like
+                with tolerate_write_errors("run.json"):
+                    replace(self.settings, total_steps=self.state.step).write(self.folder)
+            self.write_results(resume)
+            if resume:
+                saved = "all is saved" if all_saved else "not all is saved, see above"
+                say(f"stopped after step {self._steps_made}; {saved}; continue with: {resume}")
+            elif all_saved and push_to_hub(self.checkpoints.model_folder, run.flags.push_to_hub):
+                mark_finished(self.folder, self.state.step)
+        self.tracker.finish()
+        if not all_saved:
+            raise WriteError(f"{self.folder} is incomplete: files could not be written, see the lines above")
 
     def close(self) -> None:
         """End the measurement after the last step, and name the samples that any process left out."""
@@ -338,24 +236,82 @@ class RunLog:
         self._trace.close()  # perhaps before all the steps were traced
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
             evaluations = counted(self.state.evaluations_since_best, "evaluation")
-            say(f"no better {self.compared_by} in {evaluations}, stopping at step {self.state.step}")
-        problems = sorted(set(gather_object(sorted(self.problems))))
+            say(f"no better {self.task.compared_by} in {evaluations}, stopping at step {self.state.step}")
+        problems = sorted(set(gather_object(sorted(self._problems))))
         if problems:
             first_problems = "; ".join(problems[:PROBLEMS_IN_MESSAGE])
             say(f"{counted(len(problems), 'bad sample was', 'bad samples were')} skipped in training: {first_problems}")
 
-    def record_length(self) -> None:
-        """Write into run.json how many steps a run by the clock has made, for --like; call it on the main process."""
-        with tolerate_write_errors("run.json"):
-            self._write_settings(replace(self.settings, total_steps=self.state.step))
+    def write_results(self, resume: str | None) -> None:
+        """Write the best model's pictures and table, and the report of the run; call it on the main process.
 
-    def is_saved(self) -> bool:
-        """Whether all records are in metrics.jsonl."""
-        return self._file is None or self._file.is_saved()
+        Args:
+            resume: the command that goes on with a run that was stopped.
+        """
+        best = self.state.best_evaluation(self.task)
+        views: Views = {}
+        if best is not None:
+            model = UNet.from_pretrained(self.checkpoints.model_folder)
+            predictor = Predictor(model.to(self.accelerator.device))
+            with self.accelerator.autocast():
+                panels, views = report_pictures(self.info, predictor, self.section, best.scores)
+            with tolerate_write_errors("predictions/"):
+                save_pictures(self.folder / "predictions", panels)
+            say(best.scores.table())
+            say(f"best model in {self.checkpoints.model_folder}, report in {self.folder / 'report.html'}")
+        with tolerate_write_errors("report.html"):
+            remarks = self._remarks(best, resume)
+            compared_by, extent = self.task.compared_by, self._extent()
+            write_report(self.folder, best, self.section, compared_by, views=views, remarks=remarks, extent=extent)
+            for remark in remarks:
+                say(remark)
 
-    def _write_settings(self, settings: RunSettings) -> None:
-        with replace_file(self.output_dir / "run.json") as file:
-            file.write((json.dumps(asdict(settings), indent=2) + "\n").encode())
+    def _remarks(self, best: Evaluation | None, resume: str | None) -> list[str]:
+        """What the numbers of the run mean, and what to do next."""
+        is_good = best is not None and best.scores.comparison >= self.section.good
+        remarks = remarks_on(
+            read_log(self.folder),
+            score=self.task.scores.score_key(),
+            steps=f"{self._steps_made} steps",
+            is_short=self.state.step < FEW_STEPS and not is_good,
+            resume=resume,
+            images=len(self.info.val),
+            image_kind=self._image_kind,
+            unfound=[] if best is None else best.scores.unfound,
+            is_generated=self.info.config.dataset == DataConfig.dataset,
+        )
+        if self._bottleneck:
+            remarks.append(f"{self._bottleneck[0].upper()}{self._bottleneck[1:]}.")
+        return remarks
+
+    def _extent(self) -> dict[str, str]:
+        """What the run has done, in words and numbers."""
+        extent = {
+            "steps made": self._steps_made,
+            "epochs done": f"{self.schedule.epoch(self.state.step):.1f}",
+            "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
+        }
+        for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
+            number, _, label = counted(len(images), f"{use} {self._image_kind}").partition(" ")
+            extent[label] = number
+        return extent
+
+    @property
+    def _steps_made(self) -> str:
+        """The steps made, and how many were planned, unless the clock decides."""
+        made = f"{self.state.step:,}"
+        if self.schedule.total_steps:
+            made += f" of {self.schedule.total_steps:,}"
+        return made
+
+    @property
+    def _image_kind(self) -> str:
+        return "volume" if self.info.val.records.dims == 3 else "image"
+
+    @property
+    def _bottleneck(self) -> str | None:
+        """A sentence on a run that waits for its data; None for another."""
+        return self.meter.bottleneck(self.settings.num_workers, self.settings.flags["cache"])
 
     def _profile(self, steps: int) -> AbstractContextManager[torch.profiler.profile]:
         """A profiler of `steps` steps after the warm-up."""
@@ -364,10 +320,30 @@ class RunLog:
 
     def _write_trace(self, profiler: torch.profiler.profile) -> None:
         """Write traces/process-<n>.json for chrome://tracing; the main process prints the operators that took most."""
-        folder = self.output_dir / "traces"
+        folder = self.folder / "traces"
         folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
         profiler.export_chrome_trace(str(folder / f"process-{self.accelerator.process_index}.json"))
         if self.accelerator.is_main_process:
             device = "cpu" if self.accelerator.device.type == "cpu" else "device"
             table = profiler.key_averages().table(f"self_{device}_time_total", row_limit=TOP_OPERATORS)
             say(f"{table}\ntraces, a file for each process: {folder}")
+
+
+def push_to_hub(folder: Path, repo_id: str | None) -> bool:
+    """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
+
+    If the upload fails, the model stays on disk, and the printed line says how to try again.
+    """
+    if repo_id is None:
+        return True
+    try:
+        url = huggingface_hub.create_repo(repo_id, exist_ok=True)
+        huggingface_hub.upload_folder(
+            repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
+        )
+    except Exception as error:  # client, network or server may raise anything: the run is over
+        reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
+        say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
+        return False
+    say(f"model published: {url}")
+    return True

@@ -41,7 +41,6 @@ from train_utils.dataset import load_dataset_info
 from train_utils.memory import MemoryLimit, MemoryTrial, read_memory_limit, reports_shortage, say_split, wanted_split
 from train_utils.reporting.samples import report_share
 from train_utils.run_folder import finished_line, open_folder
-from train_utils.run_log import available_tracker
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
 from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length
@@ -52,6 +51,7 @@ from train_utils.sharding import prepare_sharding
 from train_utils.slabs.slabs import Slabs
 from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import synchronize_batchnorm
+from train_utils.tracker import available_tracker
 from unet.config import UNetConfig
 from unet.model import UNet
 

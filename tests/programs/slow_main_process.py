@@ -10,13 +10,13 @@ from datetime import timedelta
 
 import runtime.distributed
 import runtime.launch
-import train_utils.publisher
+import train_utils.run_log
 from train_utils.checkpoints import Checkpoints
 
 LIMIT = 5.0  # seconds of a collective
 
 runtime.launch.COLLECTIVE_TIMEOUT = runtime.distributed.COLLECTIVE_TIMEOUT = timedelta(seconds=LIMIT)
-sample_panels = train_utils.publisher.sample_panels
+sample_panels = train_utils.run_log.sample_panels
 write = Checkpoints._write
 
 
@@ -30,7 +30,7 @@ def slow_write(self: Checkpoints, *arguments: object) -> bool:
     return write(self, *arguments)
 
 
-train_utils.publisher.sample_panels = slow_panels
+train_utils.run_log.sample_panels = slow_panels
 Checkpoints._write = slow_write
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -131,7 +131,7 @@ def as_on_cuda(monkeypatch) -> None:
     for module in (UNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
     monkeypatch.setattr(metrics, "sums_by_cell", count_as_on_cuda)
-    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
+    monkeypatch.setattr(train.RunLog, "write_results", lambda *arguments: None)  # pictures and report
 
 
 KINDS = [  # each norm, upsampling and loss

@@ -19,7 +19,7 @@ from support.run_files import records
 import train
 from inference import Predictor
 from runtime.errors import CheckpointError
-from train_utils.publisher import Publisher
+from train_utils.run_log import RunLog
 from train_utils.settings import encoder as encoder_module
 from train_utils.settings.encoder import load_encoder
 from unet import Preprocess, UNet, UNetConfig
@@ -37,7 +37,7 @@ def data(tmp_path_factory) -> Path:
 
 def run(output: Path, data: Path, *flags: str | Path) -> Run:
     """A run without report and pictures."""
-    with mock.patch.object(train.Publisher, "write_results"):
+    with mock.patch.object(train.RunLog, "write_results"):
         return run_train(output, "--dataset", data, *FLAGS, *flags)
 
 
@@ -50,14 +50,14 @@ MORE_FAMILIES = ["swin", "bit", "convnextv2", "pp_lcnet", "focalnet", "hgnet_v2"
 )
 def test_run_leaves_a_model_that_needs_no_folder_of_its_encoder(encoder_folders, data, tmp_path, family):
     encoder = shutil.copytree(encoder_folders[family], tmp_path / family)
-    publish = Publisher.publish
+    publish = RunLog.publish
     trained = []
 
-    def keep(publisher: Publisher, *results: object) -> None:
-        trained.append(copy.deepcopy(publisher.network).eval())
-        publish(publisher, *results)
+    def keep(log: RunLog, *results: object) -> None:
+        trained.append(copy.deepcopy(log.network).eval())
+        publish(log, *results)
 
-    with network_refused(), mock.patch.object(Publisher, "publish", keep):
+    with network_refused(), mock.patch.object(RunLog, "publish", keep):
         result = run(tmp_path / "out", data, "--encoder", encoder, "--max-steps", "2", "--eval-every", "2")
     shutil.rmtree(encoder)
     assert result.exit_code == 0, result.output
@@ -178,7 +178,7 @@ BUILT_IN += ["--checkpoint-every", "1", "--ema-decay", "0.9", "--schedule", "con
 
 def test_a_run_with_the_built_in_encoder_goes_on_without_the_package_of_its_weights(tmp_path, monkeypatch):
     data = write_splits(tmp_path / "photographs", 4, 2, size=(128, 128))
-    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(train.RunLog, "write_results", lambda *arguments: None)
     whole = run_train(tmp_path / "whole", "--dataset", data, *BUILT_IN)
     assert " --encoder lite0 --encoder-weights pretrained --no-freeze-encoder " in whole.output
     assert "model: U-Net with encoder EfficientNet-Lite0 (apache-2.0)" in whole.output

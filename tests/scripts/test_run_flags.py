@@ -86,8 +86,8 @@ def test_trace_steps_writes_a_trace(run):
 @pytest.mark.flags("--push-to-hub")
 def test_push_to_hub_uploads_the_model(run, monkeypatch):
     pushed = []
-    monkeypatch.setattr("train_utils.publisher.huggingface_hub.get_token", lambda: "token")
-    monkeypatch.setattr("train_utils.publisher.push_to_hub", lambda *given: pushed.append(given))
+    monkeypatch.setattr("train_utils.run_log.huggingface_hub.get_token", lambda: "token")
+    monkeypatch.setattr("train_utils.run_log.push_to_hub", lambda *given: pushed.append(given))
     result = run.fresh("--push-to-hub", "me/cells")
     assert pushed == [(result.folder / "model", "me/cells")]
 

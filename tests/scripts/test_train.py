@@ -30,7 +30,7 @@ from data_utils.image_io import windowed
 from runtime.errors import SettingsError
 from tasks.charts import matrix_picture
 from tasks.classes.show import ClassSection
-from train_utils.run_log import Tracker
+from train_utils.tracker import Tracker
 from unet import UNet
 
 
@@ -110,7 +110,7 @@ def evaluated_runs(tmp_path_factory) -> SimpleNamespace:
     flags += ["--plan", "none", "--num-workers", "0", "--batch-size", "4", "--max-steps", "3", "--log-every", "1"]
     flags += ["--tracker", "none", "--dataset", folder / "data", "--eval-every"]
     with pytest.MonkeyPatch.context() as patch, register_module_forward_pre_hook(note):
-        patch.setattr(train.Publisher, "write_results", lambda *arguments: None)
+        patch.setattr(train.RunLog, "write_results", lambda *arguments: None)
         patch.setattr(Tracker, "pictures", lambda tracker, step, panels: pictures.append(step))
         patch.setattr(ClassSection, "figures", lambda section, scores: [])  # those that no network makes
         once = run_train(folder / "once", *flags, "3")

@@ -38,7 +38,7 @@ class Trainer:
     def fresh(self, *flags: str | Path, output: Path | None = None) -> Run:
         """A run that is made anew."""
         output = output or self.folder / "runs" / str(len([*self.folder.glob("runs/*")]))
-        with mock.patch.object(train.Publisher, "write_results"):  # pictures and report, which no flag changes
+        with mock.patch.object(train.RunLog, "write_results"):  # pictures and report, which no flag changes
             return run_train(output, "--dataset", self.data, *PLAIN, *flags)
 
 

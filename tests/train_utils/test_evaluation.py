@@ -1,6 +1,6 @@
 """What an evaluation is logged as, and what it says; large images are evaluated in tiles with the same result.
 
-Modules: train_utils/publisher.py, inference/tiling/resizing.py.
+Modules: train_utils/run_log.py, inference/tiling/resizing.py.
 """
 
 import math

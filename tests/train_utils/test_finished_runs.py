@@ -151,7 +151,7 @@ def test_a_run_whose_last_checkpoint_was_removed_goes_on_from_the_one_before(dat
 
 def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
     with (
-        mock.patch.object(train.Publisher, "write_results", side_effect=InterruptedError),
+        mock.patch.object(train.RunLog, "write_results", side_effect=InterruptedError),
         pytest.raises(InterruptedError),
     ):
         resume(copied, data, "--epochs", "3")

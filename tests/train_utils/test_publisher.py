@@ -2,7 +2,7 @@
 
 What fails on the way to the Hub costs no run.
 
-Module: train_utils/publisher.py.
+Module: train_utils/run_log.py.
 """
 
 import shutil
@@ -18,9 +18,9 @@ from support.saved_checkpoints import evaluation
 
 import train
 from runtime.errors import WriteError
-from train_utils import publisher as publisher_module
+from train_utils import run_log
 from train_utils.evaluation import Evaluation
-from train_utils.publisher import push_to_hub
+from train_utils.run_log import push_to_hub
 from unet import UNet
 
 FLAGS = [*TINY, "--max-steps", "4", "--eval-every", "2", "--batch-size", "4", "--tracker", "none"]
@@ -99,8 +99,8 @@ def test_a_run_is_marked_as_finished_once_its_model_is_published(run, data, tmp_
     assert (run.folder / "finished.json").exists()
     folder = Path(shutil.copytree(run.folder, tmp_path / "run"))
     (folder / "finished.json").unlink()
-    monkeypatch.setattr("train_utils.publisher.huggingface_hub.get_token", lambda: "token")
-    monkeypatch.setattr(publisher_module, "push_to_hub", lambda *given: is_published)
+    monkeypatch.setattr("train_utils.run_log.huggingface_hub.get_token", lambda: "token")
+    monkeypatch.setattr(run_log, "push_to_hub", lambda *given: is_published)
     run_train(folder, "--dataset", data, *FLAGS, "--resume", "auto", "--push-to-hub", "me/cells")
     assert (folder / "finished.json").exists() is is_published
 

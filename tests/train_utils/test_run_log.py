@@ -1,4 +1,7 @@
-"""What is logged of a run that trains: records, the tracker, the bar, the trace and messages."""
+"""What is logged of a run that trains: records, the tracker, the bar, the trace and messages.
+
+Modules: train_utils/run_log.py, train_utils/meter.py, train_utils/tracker.py.
+"""
 
 import json
 import time
@@ -18,11 +21,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
+from tasks.classes.loss import Classes
+from train_utils import meter as meter_module
 from train_utils import run_log
-from train_utils.run_log import Meter, RunLog, Tracker, available_tracker
+from train_utils.meter import Meter
+from train_utils.run_log import RunLog
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
+from train_utils.tracker import Tracker, available_tracker
 
 NAN = float("nan")
 FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")
@@ -43,7 +50,8 @@ def new_log(folder: Path, state: RunState, *flags: str, tracker: str = "none", t
     log_with = None if tracker == "none" else tracker
     accelerator = Accelerator(cpu=True, log_with=log_with, project_dir=str(folder))
     settings = RunSettings(flags=RECORDED | {"tracker": tracker, "trace_steps": trace_steps}, total_steps=40)
-    return RunLog(accelerator, folder, settings, schedule, state, "mean IoU")
+    checkpoints = SimpleNamespace(output_dir=folder, settings=settings)
+    return RunLog(accelerator, None, checkpoints, schedule, state, None, Classes(("a", "b")))
 
 
 def test_record_of_training_holds_epoch_mean_loss_rate_and_norm(tmp_path):
@@ -122,7 +130,7 @@ def test_tensorboard_has_one_run_with_its_settings_as_a_text(tmp_path, monkeypat
 
 
 def test_a_tracker_that_is_not_installed_is_left_out_and_an_unknown_one_refused(capsys, monkeypatch):
-    monkeypatch.setattr("train_utils.run_log.get_available_trackers", lambda: [])
+    monkeypatch.setattr("train_utils.tracker.get_available_trackers", lambda: [])
     assert available_tracker("wandb") == "none"
     assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
     with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
@@ -208,7 +216,7 @@ def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(clock,
         steps, _, seconds, _ = window
         return [(window, memory), ([steps, 16.0, seconds, 3.0], memory), ([steps, 8.0, seconds, 0.0], memory)]
 
-    monkeypatch.setattr(run_log, "gather_object", gathered)
+    monkeypatch.setattr(meter_module, "gather_object", gathered)
     assert meter.summary() == {"perf/images_per_second": 2.0, "perf/data_wait_percent": 37.5}
 
 

@@ -1,11 +1,12 @@
 """The record of a run's settings and environment: run.json, which each checkpoint contains too."""
 
+import json
 import platform
 import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from runtime.console import counted
 from runtime.distributed import on_main
 from runtime.documents import as_json, read_json
 from runtime.errors import CheckpointError
+from runtime.files import replace_file
 from runtime.launch import describe_profile
 from runtime.redact import redact, redact_all
 from runtime.values import Count, checked, from_json
@@ -62,6 +64,11 @@ class RunSettings:
     def read(cls, run: Path) -> "RunSettings":
         """The record of a run that is named by its folder or its run.json. Raises OSError, and ValueError."""
         return cls.from_json(read_json(run / RECORD_FILE if run.is_dir() else run))
+
+    def write(self, folder: Path) -> None:
+        """Write run.json into the folder of a run. Raises OSError."""
+        with replace_file(folder / RECORD_FILE) as file:
+            file.write((json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":

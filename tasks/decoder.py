@@ -12,6 +12,7 @@ from torch import Tensor
 
 from runtime.device import download
 from runtime.errors import ImageError
+from runtime.machine import give_back_freed_memory
 from runtime.scratch import release, zeros
 from tasks.prediction import Prediction
 from tasks.task import Task
@@ -117,6 +118,8 @@ def decode_strips(
                 arrays[field] = zeros((*values.shape[: -len(size)], *size), values.dtype, folder)
             arrays[field][rows] = values
         release(*arrays.values())
+    if any(isinstance(array, np.memmap) for array in arrays.values()):
+        give_back_freed_memory()  # of tiles, which are all computed
     labels, objects = decoder.finish(arrays.pop("labels"))
     return Prediction(labels, objects, **arrays)
 

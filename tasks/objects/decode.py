@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from runtime.errors import DataError, SettingsError
-from runtime.machine import give_back_freed_memory
 from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
@@ -195,8 +194,6 @@ def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndar
     """
     from scipy import ndimage
 
-    if isinstance(packed, np.memmap):
-        give_back_freed_memory()  # of tiles, which are all computed
     usual_rows = max(1, PIXELS_AT_ONCE * len(packed) // packed.size)
     rows = usual_rows
     top = 0

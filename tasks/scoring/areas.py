@@ -36,8 +36,11 @@ def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.nda
     from scipy.ndimage import find_objects
 
     counts = np.zeros((classes, 2 * BINS + 2), np.int64)
-    boxes = zip(find_objects(true, classes - 1), find_objects(predicted, classes - 1), strict=True)
-    for index, (true_box, predicted_box) in enumerate(boxes, 1):
+    true_boxes = find_objects(true, classes - 1)
+    release(true)
+    predicted_boxes = find_objects(predicted, classes - 1)
+    release(predicted)
+    for index, (true_box, predicted_box) in enumerate(zip(true_boxes, predicted_boxes, strict=True), 1):
         if true_box:
             sizes, hits = _areas(_strips(true, predicted, true, index, true_box))
             bins = np.searchsorted(SIZES, sizes, side="right")

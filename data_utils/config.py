@@ -123,7 +123,7 @@ class DataConfig:
     )
     image_size: tuple[Natural, Natural] | None = _data("resize all images to one size", metavar=("H", "W"))
     draft: bool = _data(
-        "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels",
+        "decode JPEG files at a reduced size: faster, but pixels differ by a few grey levels",
         default=False,
     )
     dims: Annotated[int, OneOf((2, 3))] | None = _volumes(

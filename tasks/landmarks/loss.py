@@ -18,7 +18,7 @@ from tasks.task import Task
 from unet.config import UNetConfig
 
 # If the network doubts a point, the presence term raises all its positions alike, also wrong ones: a smaller weight
-# leaves fewer points far off (docs/landmarks.md).
+# leaves fewer points far off.
 PRESENCE_WEIGHT = 0.25
 
 

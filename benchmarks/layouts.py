@@ -11,9 +11,11 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import tiny_sets
+from benchmarks.tiny_sets import Points, photographs, save
 
 SIZE = (24, 32)  # (H, W)
 CLASSES = {100: "cell", 200: "nucleus"}  # mask value -> name in annotations
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,16 @@ def write_pairs(folder: Path, count: int = 6, seed: int = 0) -> None:
 
 def write_suffixes(folder: Path) -> None:
     """Images of three formats in subfolders, and masks with a suffix, of another format, one at half the size."""
-    write_pairs(folder / "source")
-    for number, path in enumerate(sorted((folder / "source" / "images").iterdir())):
+    for number, (stem, image, mask) in enumerate(photographs(6, SIZE, 0)):
         subfolder = ("", "near", "far away")[number % 3]
         extension = ("png", "jpg", "bmp")[number % 3]
-        for kind in ("imgs", "Labels"):
-            (folder / kind / subfolder).mkdir(parents=True, exist_ok=True)
-        Image.open(path).save(folder / "imgs" / subfolder / f"{path.stem}.{extension}")
-        mask = Image.open(folder / "source" / "masks" / path.name)
-        if number == 4:
-            mask = mask.resize((SIZE[1] // 2, SIZE[0] // 2), Image.Resampling.NEAREST)
-        mask.save(folder / "Labels" / subfolder / f"{path.stem}_seg.tif")
-    shutil.rmtree(folder / "source")
+        save(image, folder / "imgs" / subfolder / f"{stem}.{extension}")
+        save(halved(mask) if number == 4 else mask, folder / "Labels" / subfolder / f"{stem}_seg.tif")
+
+
+def halved(mask: np.ndarray) -> np.ndarray:
+    """A mask at half the size."""
+    return np.asarray(Image.fromarray(mask).resize((SIZE[1] // 2, SIZE[0] // 2), Image.Resampling.NEAREST))
 
 
 def write_outer_splits(folder: Path) -> None:
@@ -60,19 +60,17 @@ def write_outer_splits(folder: Path) -> None:
 def write_inner_splits(folder: Path) -> None:
     """`images` and `masks`, each with a folder for each split."""
     for seed, split in enumerate(("training", "validation")):
-        write_pairs(folder / "source", 4, seed)
-        for kind in ("images", "masks"):
-            (folder / kind).mkdir(exist_ok=True)
-            (folder / "source" / kind).rename(folder / kind / split)
-    (folder / "source").rmdir()
+        for stem, image, mask in photographs(4, SIZE, seed):
+            save(image, folder / "images" / split / f"{stem}.png")
+            save(mask, folder / "masks" / split / f"{stem}.png")
 
 
 def write_groups(folder: Path) -> None:
     """Three images of each of four patients."""
-    write_pairs(folder, 12)
-    for kind in ("images", "masks"):
-        for number, path in enumerate(sorted((folder / kind).iterdir())):
-            path.rename(path.with_name(f"patient{number // 3}_{number % 3}.png"))
+    for number, (_, image, mask) in enumerate(photographs(12, SIZE, 0)):
+        name = f"patient{number // 3}_{number % 3}.png"
+        save(image, folder / "images" / name)
+        save(mask, folder / "masks" / name)
 
 
 def write_unpaired(folder: Path) -> None:
@@ -89,71 +87,67 @@ def write_excluded(folder: Path) -> None:
 
 
 def write_colors(folder: Path) -> None:
-    """Masks of colors, some of them in palettes of one order."""
-    write_pairs(folder)
+    """Masks of colors."""
     colors = np.zeros((256, 3), np.uint8)
     colors[100] = 128, 64, 128
     colors[200] = 70, 130, 180
-    for path in (folder / "masks").iterdir():
-        Image.fromarray(colors[np.asarray(Image.open(path))]).save(path)
+    for stem, image, mask in photographs(6, SIZE, 0):
+        save(image, folder / "images" / f"{stem}.png")
+        save(colors[mask], folder / "masks" / f"{stem}.png")
 
 
 def write_pages(folder: Path) -> None:
     """TIFFs of three pages, each of them an image."""
-    write_pairs(folder / "source")
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir()
-        pages = [Image.open(path) for path in sorted((folder / "source" / kind).iterdir())]
+    _, images, masks = zip(*photographs(6, SIZE, 0), strict=True)
+    for kind, pixels in (("images", images), ("masks", masks)):
+        (folder / kind).mkdir(parents=True)
         for number in (0, 1):
-            first, *others = pages[3 * number : 3 * number + 3]
+            first, *others = map(Image.fromarray, pixels[3 * number : 3 * number + 3])
             first.save(folder / kind / f"stack_{number}.tif", save_all=True, append_images=others)
-    shutil.rmtree(folder / "source")
 
 
 def write_label_files(folder: Path) -> None:
     """Images in two folders; a table says what some are labeled for, and a list what those of one folder are."""
-    write_pairs(folder / "source", 8)
-    for kind in ("images", "masks"):
-        for site in ("near", "far"):
-            (folder / kind / site).mkdir(parents=True)
-        for number, path in enumerate(sorted((folder / "source" / kind).iterdir())):
-            path.rename(folder / kind / ("near", "far")[number % 2] / path.name)
-    shutil.rmtree(folder / "source")
+    for number, (stem, image, mask) in enumerate(photographs(8, SIZE, 0)):
+        site = ("near", "far")[number % 2]
+        save(image, folder / "images" / site / f"{stem}.png")
+        save(mask, folder / "masks" / site / f"{stem}.png")
     (folder / "classes.csv").write_text(
         "image,bright,dark\nnear/photo_00.png,1,1\nnear/photo_02.png,0,1\nphoto_03,1,1\n"
     )
     (folder / "images" / "far" / "classes.txt").write_text("bright\n")
 
 
-def boxes(mask: Path) -> dict[int, tuple[int, int, int, int]]:
-    """Mask value -> left, top, right, bottom of its box."""
-    values = np.asarray(Image.open(mask))
+def boxes(mask: np.ndarray) -> dict[int, Box]:
+    """Mask value -> its box."""
     found = {}
     for value in CLASSES:
-        rows, columns = np.nonzero(values == value)
+        rows, columns = np.nonzero(mask == value)
         if len(rows):
             found[value] = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
     return found
 
 
-def polygon(box: tuple[int, int, int, int]) -> list[list[float]]:
+def polygon(box: Box) -> list[list[float]]:
     """The corners (x, y) of a box of which one is cut off."""
     left, top, right, bottom = box
     return [[left, top], [right, top], [right, (top + bottom) / 2], [(left + right) / 2, bottom], [left, bottom]]
 
 
-def take_masks(folder: Path) -> dict[str, dict[int, tuple[int, int, int, int]]]:
-    """Image name -> its boxes by their mask value; the masks are taken away."""
-    found = {path.name: boxes(path) for path in sorted((folder / "masks").iterdir())}
-    shutil.rmtree(folder / "masks")
+def write_annotated(images: Path, count: int, seed: int) -> dict[str, dict[int, Box]]:
+    """Photographs without masks; image name -> its boxes by their mask value."""
+    found = {}
+    for stem, image, mask in photographs(count, SIZE, seed):
+        save(image, images / f"{stem}.png")
+        found[f"{stem}.png"] = boxes(mask)
     return found
 
 
-def coco(found: dict[str, dict[int, tuple[int, int, int, int]]]) -> dict:
+def coco(boxes_by_image: dict[str, dict[int, Box]]) -> dict:
     """The content of a COCO file: polygons, an object in run lengths and a crowd."""
     height, width = SIZE
     images, annotations = [], []
-    for number, (name, its_boxes) in enumerate(found.items(), 1):
+    for number, (name, its_boxes) in enumerate(boxes_by_image.items(), 1):
         images.append({"id": number, "file_name": name, "height": height, "width": width})
         for value, box in its_boxes.items():
             outline = [side for corner in polygon(box) for side in corner]
@@ -168,62 +162,53 @@ def coco(found: dict[str, dict[int, tuple[int, int, int, int]]]) -> dict:
 
 def write_coco(folder: Path) -> None:
     """COCO with a file for each split."""
+    (folder / "annotations").mkdir(parents=True)
     for seed, split in enumerate(("train", "val")):
-        write_pairs(folder / "source", 4, seed)
-        content = coco(take_masks(folder / "source"))
-        (folder / "annotations").mkdir(exist_ok=True)
+        content = coco(write_annotated(folder / "images" / f"{split}2017", 4, seed))
         (folder / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(content))
-        (folder / "images").mkdir(exist_ok=True)
-        (folder / "source" / "images").rename(folder / "images" / f"{split}2017")
-    (folder / "source").rmdir()
+
+
+def write_labelme_file(image: Path, size: tuple[int, int], shapes: list[dict]) -> None:
+    """labelme's file beside an image of a size (H, W)."""
+    content = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": image.name, "imageData": None}
+    content |= {"imageHeight": size[0], "imageWidth": size[1]}
+    image.with_suffix(".json").write_text(json.dumps(content))
 
 
 def write_labelme(folder: Path) -> None:
     """labelme's files beside the images, with a list of labels."""
-    write_pairs(folder)
-    for name, its_boxes in take_masks(folder).items():
-        shapes = []
+    for name, its_boxes in write_annotated(folder / "images", 6, 0).items():
+        shapes: list[dict] = []
         for value, box in its_boxes.items():
             shape = {"label": CLASSES[value], "shape_type": "polygon", "points": polygon(box), "group_id": None}
             shapes.append(shape)
         left, top, right, bottom = its_boxes[100]
         shapes.append({"label": "__ignore__", "shape_type": "rectangle", "points": [[left, top], [left + 3, top + 4]]})
         shapes.append({"label": "nucleus", "shape_type": "circle", "points": [[right, bottom], [right - 3, bottom]]})
-        content = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": name, "imageData": None}
-        content |= {"imageHeight": SIZE[0], "imageWidth": SIZE[1]}
-        (folder / "images" / name).with_suffix(".json").write_text(json.dumps(content))
+        write_labelme_file(folder / "images" / name, SIZE, shapes)
     (folder / "labels.txt").write_text("__ignore__\n_background_\nnucleus\ncell\n")
 
 
 def write_yolo(folder: Path) -> None:
     """YOLO's text files; one image has none, and so no objects."""
     for seed, split in enumerate(("train", "val")):
-        write_pairs(folder / "source", 4, seed)
         labels = folder / "labels" / split
         labels.mkdir(parents=True)
-        for name, its_boxes in take_masks(folder / "source").items():
+        for name, its_boxes in write_annotated(folder / "images" / split, 4, seed).items():
             lines = []
             for number, box in enumerate(its_boxes.values()):
                 corners = [f"{x / SIZE[1]:.6f} {y / SIZE[0]:.6f}" for x, y in polygon(box)]
                 lines.append(" ".join([str(number), *corners]))
             (labels / name).with_suffix(".txt").write_text("\n".join(lines))
         (labels / "photo_02.txt").unlink()
-        (folder / "images").mkdir(exist_ok=True)
-        (folder / "source" / "images").rename(folder / "images" / split)
-    (folder / "source").rmdir()
     (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames:\n  0: cell\n  1: nucleus\n")
 
 
 def write_voc(folder: Path) -> None:
     """VOC's folders, with lists of the splits and names of the classes."""
-    write_pairs(folder)
-    (folder / "JPEGImages").mkdir()
-    for path in (folder / "images").iterdir():
-        Image.open(path).save(folder / "JPEGImages" / f"{path.stem}.jpg")
-    shutil.rmtree(folder / "images")
-    for path in (folder / "masks").iterdir():
-        Image.fromarray(np.asarray(Image.open(path)) // 100).save(path)
-    (folder / "masks").rename(folder / "SegmentationClass")
+    for stem, image, mask in photographs(6, SIZE, 0):
+        save(image, folder / "JPEGImages" / f"{stem}.jpg")
+        save(mask // 100, folder / "SegmentationClass" / f"{stem}.png")
     (folder / "class_names.txt").write_text("background\ncell\nnucleus\n")
     lists = folder / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
@@ -234,96 +219,73 @@ def write_voc(folder: Path) -> None:
 def write_cityscapes(folder: Path) -> None:
     """Cityscapes' folders and ids, with the polygons that its masks were drawn from beside them."""
     for seed, split in enumerate(("train", "val")):
-        write_pairs(folder / "source", 3, seed)
-        for kind in ("leftImg8bit", "gtFine"):
-            (folder / kind / split / "aachen").mkdir(parents=True)
-        for number, path in enumerate(sorted((folder / "source" / "images").iterdir())):
+        city = folder / "gtFine" / split / "aachen"
+        for number, (_, image, mask) in enumerate(photographs(3, SIZE, seed)):
             stem = f"aachen_{number:06}_000019"
-            values = np.asarray(Image.open(folder / "source" / "masks" / path.name))
-            ids = Image.fromarray(np.select([values == 100, values == 200], [7, 26], 23).astype(np.uint8))
-            ids.save(folder / "gtFine" / split / "aachen" / f"{stem}_gtFine_labelIds.png")
+            ids = np.select([mask == 100, mask == 200], [7, 26], 23).astype(np.uint8)
+            save(ids, city / f"{stem}_gtFine_labelIds.png")
             outlines = json.dumps({"imgHeight": SIZE[0], "imgWidth": SIZE[1], "objects": []})
-            (folder / "gtFine" / split / "aachen" / f"{stem}_gtFine_polygons.json").write_text(outlines)
-            path.rename(folder / "leftImg8bit" / split / "aachen" / f"{stem}_leftImg8bit.png")
-        shutil.rmtree(folder / "source")
-
-
-def write_objects(folder: Path) -> None:
-    """Label images whose highest number differs: recognized as objects."""
-    tiny_sets.write_objects(folder, 6)
+            (city / f"{stem}_gtFine_polygons.json").write_text(outlines)
+            save(image, folder / "leftImg8bit" / split / "aachen" / f"{stem}_leftImg8bit.png")
 
 
 def write_one_object_masks(folder: Path) -> None:
     """A folder for each image, with a mask for each of its objects, as in DSB2018."""
-    tiny_sets.write_objects(folder / "source", 5)
-    for path in (folder / "source" / "images").iterdir():
-        sample = folder / path.stem
-        for kind in ("images", "masks"):
-            (sample / kind).mkdir(parents=True)
-        labels = np.asarray(Image.open(folder / "source" / "masks" / path.name))
+    for stem, image, labels in tiny_sets.numbered_discs(5):
+        save(image, folder / stem / "images" / f"{stem}.png")
         for number in np.unique(labels[labels > 0]).tolist():
-            Image.fromarray(255 * (labels == number).astype(np.uint8)).save(sample / "masks" / f"{number}.png")
-        path.rename(sample / "images" / path.name)
-    shutil.rmtree(folder / "source")
+            save(255 * (labels == number).astype(np.uint8), folder / stem / "masks" / f"{number}.png")
 
 
-def points_of(folder: Path) -> dict[str, dict[str, list[float] | None]]:
-    """Image -> point -> (x, y, ...), None where it is absent; their table is taken away."""
-    found: dict[str, dict[str, list[float] | None]] = {}
-    for line in (folder / "points.csv").read_text().splitlines()[1:]:
-        image, landmark, *place = line.split(",")
-        numbers = [float(side) for side in place if side not in ("", "present", "absent")]
-        found.setdefault(image, {})[landmark] = numbers or None
-    (folder / "points.csv").unlink()
-    return found
+def write_pictures_of_points(images: Path, count: int) -> dict[str, Points]:
+    """Pictures without their table; file name -> points."""
+    points_by_image = {}
+    for name, image, points in tiny_sets.pictures_of_points(count):
+        save(image, images / name)
+        points_by_image[name] = points
+    return points_by_image
+
+
+def row(image: str, points: Points) -> str:
+    """A row of a wide table; the cells of absent points are empty."""
+    cells = [side for place in points.values() for side in place or ("", "")]
+    return ",".join(map(str, [image, *cells]))
 
 
 def write_wide_points(folder: Path) -> None:
     """A row for each image, and an empty cell where a point is absent."""
-    tiny_sets.write_points(folder, 6)
     lines = ["image," + ",".join(f"{name}_x,{name}_y" for name in tiny_sets.POINTS)]
-    for image, places in points_of(folder).items():
-        cells = [side for place in places.values() for side in place or ("", "")]
-        lines.append(",".join(map(str, [image, *cells])))
+    lines += [row(image, points) for image, points in write_pictures_of_points(folder / "images", 6).items()]
     (folder / "points.csv").write_text("\n".join(lines))
 
 
 def write_deeplabcut(folder: Path) -> None:
     """DeepLabCut's tables beside the frames of two videos."""
+    names = ",".join(name for name in tiny_sets.POINTS for _ in "xy")
     for video in ("first", "second"):
         frames = folder / "labeled-data" / video
-        tiny_sets.write_points(folder / "source", 4)
-        names = [name for name in tiny_sets.POINTS for _ in "xy"]
-        rows = [["scorer", *["Me"] * 6], ["bodyparts", *names], ["coords", *"xyxyxy"]]
-        for image, places in points_of(folder / "source").items():
-            cells = [side for place in places.values() for side in place or ("", "")]
-            rows.append([f"labeled-data/{video}/{image}", *map(str, cells)])
-        frames.parent.mkdir(exist_ok=True, parents=True)
-        (folder / "source" / "images").rename(frames)
-        (frames / "CollectedData_Me.csv").write_text("\n".join(map(",".join, rows)))
-    (folder / "source").rmdir()
+        lines = ["scorer,Me,Me,Me,Me,Me,Me", f"bodyparts,{names}", "coords,x,y,x,y,x,y"]
+        for image, points in write_pictures_of_points(frames, 4).items():
+            lines.append(row(f"labeled-data/{video}/{image}", points))
+        (frames / "CollectedData_Me.csv").write_text("\n".join(lines))
 
 
 def write_labelme_points(folder: Path) -> None:
     """labelme's files whose shapes are all points."""
-    tiny_sets.write_points(folder, 6)
-    for image, places in points_of(folder).items():
+    for image, points in write_pictures_of_points(folder / "images", 6).items():
         shapes = []
-        for name, place in places.items():
+        for name, place in points.items():
             if place is not None:
                 shapes.append({"label": name, "shape_type": "point", "points": [place], "group_id": None})
-        content = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": image, "imageData": None}
-        content |= {"imageHeight": 40, "imageWidth": 48}
-        (folder / "images" / image).with_suffix(".json").write_text(json.dumps(content))
+        write_labelme_file(folder / "images" / image, (40, 48), shapes)
 
 
 def write_keypoints(folder: Path) -> None:
     """COCO's keypoints."""
-    tiny_sets.write_points(folder, 6)
     images, annotations = [], []
-    for number, (image, places) in enumerate(points_of(folder).items(), 1):
+    for number, (image, points) in enumerate(write_pictures_of_points(folder / "images", 6).items(), 1):
         images.append({"id": number, "file_name": image, "height": 40, "width": 48})
-        keypoints = [side for place in places.values() for side in ([*place, 2] if place else (0, 0, 0))]
+        keypoints = [side for place in points.values() for side in ([*place, 2] if place else (0, 0, 0))]
         annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints})
     category = {"id": 1, "name": "mouse", "keypoints": list(tiny_sets.POINTS), "skeleton": []}
     content = {"images": images, "annotations": annotations, "categories": [category]}
@@ -333,21 +295,20 @@ def write_keypoints(folder: Path) -> None:
 
 def write_tps(folder: Path) -> None:
     """A TPS file, whose y counts from the lowest row up."""
-    tiny_sets.write_points(folder, 6)
     lines = []
-    for image, places in points_of(folder).items():
+    for image, points in write_pictures_of_points(folder / "images", 6).items():
         lines.append("LM=3")
-        lines += [f"{place[0]} {39 - place[1]}" if place else "-1 -1" for place in places.values()]
+        lines += [f"{place[0]} {39 - place[1]}" if place else "-1 -1" for place in points.values()]
         lines += [f"IMAGE={image}", "SCALE=0.01"]
     (folder / "all.tps").write_text("\r\n".join(lines))
 
 
 def write_markups(folder: Path) -> None:
     """3D Slicer's points beside their volumes: places in mm, to the right and to the front."""
-    tiny_sets.write_point_volumes(folder, 5)
-    for image, places in points_of(folder).items():
+    for image, points in tiny_sets.write_scans_of_points(folder / "images", 5).items():
         control_points = []
-        for name, (x, y, z) in places.items():
+        for name, place in points.items():
+            x, y, z = map(float, place or ())
             control_points.append({"label": name, "position": [x, y, 2 * z], "positionStatus": "defined"})
         markup = {"type": "Fiducial", "coordinateSystem": "RAS", "controlPoints": control_points}
         file = folder / "images" / image.replace(".nii.gz", ".mrk.json")
@@ -356,11 +317,11 @@ def write_markups(folder: Path) -> None:
 
 def write_nnlandmark(folder: Path) -> None:
     """nnLandmark's file of all cases."""
-    tiny_sets.write_point_volumes(folder, 5)
-    cases = {image.removesuffix(".nii.gz"): places for image, places in points_of(folder).items()}
-    (folder / "images").rename(folder / "imagesTr")
-    for path in (folder / "imagesTr").iterdir():
-        path.rename(path.with_name(path.name.replace(".nii.gz", "_0000.nii.gz")))
+    cases = {}
+    for image, points in tiny_sets.write_scans_of_points(folder / "imagesTr", 5).items():
+        case = image.removesuffix(".nii.gz")
+        (folder / "imagesTr" / image).rename(folder / "imagesTr" / f"{case}_0000.nii.gz")
+        cases[case] = {name: list(map(float, place or ())) for name, place in points.items()}
     (folder / "all_landmarks_voxel.json").write_text(json.dumps(cases))
 
 
@@ -467,18 +428,15 @@ def write_other_proportions(folder: Path) -> None:
 
 def write_smooth_masks(folder: Path) -> None:
     """Masks that were saved as photographs."""
-    write_pairs(folder)
-    for path in sorted((folder / "masks").iterdir()):
-        Image.open(path).save(path.with_suffix(".jpg"))
-        path.unlink()
+    for stem, image, mask in photographs(6, SIZE, 0):
+        save(image, folder / "images" / f"{stem}.png")
+        save(mask, folder / "masks" / f"{stem}.jpg")
 
 
 def write_two_formats(folder: Path) -> None:
     """Annotations of labelme and of COCO."""
     write_labelme(folder)
-    write_pairs(folder / "source")
-    (folder / "annotations.json").write_text(json.dumps(coco(take_masks(folder / "source"))))
-    shutil.rmtree(folder / "source")
+    (folder / "annotations.json").write_text(json.dumps(coco(write_annotated(folder / "images", 6, 0))))
 
 
 def write_lost_image(folder: Path) -> None:
@@ -528,7 +486,7 @@ LAYOUTS = (
     Layout("yolo", write_yolo),
     Layout("voc", write_voc),
     Layout("cityscapes", write_cityscapes),
-    Layout("objects", write_objects),
+    Layout("objects", lambda folder: tiny_sets.write_objects(folder, 6)),
     Layout("a mask for each object", write_one_object_masks),
     Layout("points", lambda folder: tiny_sets.write_points(folder, 6)),
     Layout("points, wide", write_wide_points, "--absent not-there"),

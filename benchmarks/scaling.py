@@ -28,6 +28,7 @@ from train_utils.meter import WARMUP_STEPS
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
+NEVER = 10**6  # steps
 
 
 def worker(first_core: int, arguments: list[str]) -> None:
@@ -42,22 +43,13 @@ def worker(first_core: int, arguments: list[str]) -> None:
 def start(args: argparse.Namespace, output: Path, processes: int, batch_size: int, first_core: int = 0):
     """A run of `processes` in the background; one log line tells of all its steps but the warm-up."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    flags = [
-        "--plan",
-        "none",
-        "--dataset",
-        str(args.data),
-        "--output-dir",
-        str(output),
-        "--max-steps",
-        str(args.steps + WARMUP_STEPS),
-    ]
-    flags += ["--base-channels", str(args.base_channels), "--norm", "group", "--num-workers", str(args.num_workers)]
-    flags += ["--batch-size", str(batch_size)]
-    flags += ["--image-size", str(args.image_size), str(args.image_size)]
-    flags += ["--tracker", "none", *(f"--{kind}-every={10**6}" for kind in ("log", "eval", "checkpoint"))]
+    flags = f"--plan none --norm group --max-steps {args.steps + WARMUP_STEPS} --base-channels {args.base_channels}"
+    flags += f" --tracker none --log-every {NEVER} --eval-every {NEVER} --checkpoint-every {NEVER}"
+    flags += f" --batch-size {batch_size}"
+    flags += f" --image-size {args.image_size} {args.image_size} --num-workers {args.num_workers}"
+    places = ["--dataset", str(args.data), "--output-dir", str(output)]
     return subprocess.Popen(
-        [sys.executable, "-m", *launcher, __file__, "--worker", str(first_core), *flags],
+        [sys.executable, "-m", *launcher, __file__, "--worker", str(first_core), *places, *flags.split()],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """Small generated data sets of the kinds that train.py reads; the pixels are the same whenever they are written."""
 
 import json
-import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,18 @@ import torch
 from PIL import Image
 
 POINTS = ("nose", "left_ear", "right_ear")
+Points = dict[str, list[float] | None]  # name -> (x, y) or (x, y, z), None where it is absent
 
 
-def write_images(folder: Path, count: int, size: tuple[int, int], seed: int) -> None:
-    """`count` noisy photographs, each with a bright and a dark box, and masks of the values 0, 100 and 200."""
+def save(pixels: np.ndarray, path: Path) -> None:
+    """Write a picture; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def photographs(count: int, size: tuple[int, int], seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Stem, pixels and mask of noisy photographs, each with a bright box, of the value 100, and a dark one of 200."""
     rng = np.random.default_rng(seed)
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir(parents=True)
     for number in range(count):
         image = rng.integers(60, 160, (*size, 3), dtype=np.uint8)
         mask = np.zeros(size, np.uint8)
@@ -25,8 +30,14 @@ def write_images(folder: Path, count: int, size: tuple[int, int], seed: int) -> 
             box = np.s_[top : top + size[0] // 3, left : left + size[1] // 4]
             image[box] = np.clip(image[box].astype(int) + change, 0, 255).astype(np.uint8)
             mask[box] = value
-        Image.fromarray(image).save(folder / "images" / f"photo_{number:02}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"photo_{number:02}.png")
+        yield f"photo_{number:02}", image, mask
+
+
+def write_images(folder: Path, count: int, size: tuple[int, int], seed: int) -> None:
+    """`count` photographs and their masks, in `images` and `masks`."""
+    for stem, image, mask in photographs(count, size, seed):
+        save(image, folder / "images" / f"{stem}.png")
+        save(mask, folder / "masks" / f"{stem}.png")
 
 
 def write_volumes(folder: Path, count: int) -> None:
@@ -55,11 +66,10 @@ def write_volumes(folder: Path, count: int) -> None:
 
 def write_coco(folder: Path, count: int) -> None:
     """`count` images with two polygons each."""
-    write_images(folder, count, (48, 40), seed=5)
-    shutil.rmtree(folder / "masks")
     images, annotations = [], []
-    for number in range(count):
-        images.append({"id": number, "file_name": f"photo_{number:02}.png", "height": 48, "width": 40})
+    for number, (stem, image, _) in enumerate(photographs(count, (48, 40), seed=5)):
+        save(image, folder / "images" / f"{stem}.png")
+        images.append({"id": number, "file_name": f"{stem}.png", "height": 48, "width": 40})
         for category in (1, 2):
             left, top = 4 * category + number, 6 * category
             polygon = [left, top, left + 15.5, top + 2, left + 9, top + 17.5]
@@ -95,12 +105,10 @@ def write_encoder(folder: Path) -> None:
     backbone.save_pretrained(folder)
 
 
-def write_objects(folder: Path, count: int) -> None:
-    """`count` grey pictures of numbered discs, of which some touch; each mask has one more than the mask before."""
+def numbered_discs(count: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Stem, pixels and labels of grey pictures of discs, some of which touch; each has one more than the one before."""
     rng = np.random.default_rng(11)
     rows, columns = np.indices((56, 64))
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir(parents=True)
     for number in range(count):
         labels = np.zeros(rows.shape, np.uint16)
         for label in range(1, 6 + number):
@@ -109,61 +117,79 @@ def write_objects(folder: Path, count: int) -> None:
             labels[is_inside & (labels == 0)] = label
         brightness = np.concatenate([[40], rng.uniform(110, 200, labels.max())])
         image = brightness[labels] + rng.normal(0, 6, labels.shape)
-        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"cells_{number:02}.png")
-        Image.fromarray(labels).save(folder / "masks" / f"cells_{number:02}.png")
+        yield f"cells_{number:02}", image.clip(0, 255).astype(np.uint8), labels
+
+
+def write_objects(folder: Path, count: int) -> None:
+    """`count` pictures of discs and their label images, in `images` and `masks`."""
+    for stem, image, labels in numbered_discs(count):
+        save(image, folder / "images" / f"{stem}.png")
+        save(labels, folder / "masks" / f"{stem}.png")
+
+
+def pictures_of_points(count: int) -> Iterator[tuple[str, np.ndarray, Points]]:
+    """File name, pixels and points of pictures with a dot of its own color at each of three points, some absent."""
+    rng = np.random.default_rng(12)
+    rows, columns = np.indices((40, 48))
+    for number in range(count):
+        image = rng.uniform(0, 60, (40, 48, 3))
+        points: Points = {}
+        for channel, landmark in enumerate(POINTS):
+            x, y = rng.uniform((4, 4), (43, 35)).round(2).tolist()
+            points[landmark] = None
+            if rng.random() >= 0.1:
+                points[landmark] = [x, y]
+                image[:, :, channel] += 190 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 6)
+        yield f"frame_{number:02}.png", image.clip(0, 255).astype(np.uint8), points
 
 
 def write_points(folder: Path, count: int) -> None:
-    """`count` pictures with a dot of a color of its own at each of three points, some of which are absent."""
-    rng = np.random.default_rng(12)
-    rows, columns = np.indices((40, 48))
-    (folder / "images").mkdir(parents=True)
+    """`count` pictures of points, in `images`, and their long table."""
     table = ["image,landmark,x,y,state"]
-    for number in range(count):
-        image = rng.uniform(0, 60, (40, 48, 3))
-        name = f"frame_{number:02}.png"
-        for channel, landmark in enumerate(POINTS):
-            x, y = rng.uniform((4, 4), (43, 35)).round(2)
-            if rng.random() < 0.1:
-                table.append(f"{name},{landmark},,,absent")
-                continue
-            image[:, :, channel] += 190 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 6)
-            table.append(f"{name},{landmark},{x},{y},present")
-        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / name)
+    for name, image, points in pictures_of_points(count):
+        save(image, folder / "images" / name)
+        for landmark, place in points.items():
+            table.append(f"{name},{landmark},{place[0]},{place[1]},present" if place else f"{name},{landmark},,,absent")
     (folder / "points.csv").write_text("\n".join(table) + "\n")
 
 
-def write_point_volumes(folder: Path, count: int) -> None:
-    """`count` scans with two bright dots, whose places are counted in voxels."""
+def write_scans_of_points(folder: Path, count: int) -> dict[str, Points]:
+    """`count` scans with two bright dots; file name -> their points, which are counted in voxels."""
     import nibabel
 
-    (folder / "images").mkdir(parents=True)
-    table = ["image,landmark,x,y,z"]
+    folder.mkdir(parents=True)
+    points_of_scans: dict[str, Points] = {}
     for number in range(count):
         rng = np.random.default_rng(number)
         voxels = rng.integers(0, 100, (20, 24, 12)).astype(np.int16)
         name = f"scan_{number:02}.nii.gz"
-        for landmark in ("front", "back"):
+        points_of_scans[name] = {}
+        for landmark, brightness in (("front", 400), ("back", 200)):
             x, y, z = rng.integers((3, 3, 2), (17, 21, 10)).tolist()
-            voxels[x - 1 : x + 2, y - 1 : y + 2, z - 1 : z + 2] += 400 if landmark == "front" else 200
-            table.append(f"{name},{landmark},{x},{y},{z}")
-        nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 2.0, 1.0])), folder / "images" / name)
+            voxels[x - 1 : x + 2, y - 1 : y + 2, z - 1 : z + 2] += brightness
+            points_of_scans[name][landmark] = [x, y, z]
+        nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 2.0, 1.0])), folder / name)
+    return points_of_scans
+
+
+def write_point_volumes(folder: Path, count: int) -> None:
+    """`count` scans of points, in `images`, and their table."""
+    table = ["image,landmark,x,y,z"]
+    for name, points in write_scans_of_points(folder / "images", count).items():
+        for landmark, place in points.items():
+            table.append(",".join([name, landmark, *map(str, place or ())]))
     (folder / "points.csv").write_text("\n".join(table) + "\n")
 
 
 def write_overlapping(folder: Path, count: int) -> None:
     """`count` photographs, with a folder of masks for each of three classes: two boxes, and what surrounds both."""
-    write_images(folder, count, (48, 56), seed=13)
-    (folder / "masks").rename(folder / "values")
-    for path in sorted((folder / "values").iterdir()):
-        values = np.asarray(Image.open(path))
+    for stem, image, values in photographs(count, (48, 56), seed=13):
+        save(image, folder / "images" / f"{stem}.png")
         rows, columns = np.nonzero(values)
         around = np.zeros(values.shape, bool)
         around[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
         for name, is_inside in (("around", around), ("bright", values == 100), ("dark", values == 200)):
-            (folder / "masks" / name).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(255 * is_inside.astype(np.uint8)).save(folder / "masks" / name / path.name)
-    shutil.rmtree(folder / "values")
+            save(255 * is_inside.astype(np.uint8), folder / "masks" / name / f"{stem}.png")
 
 
 def write_partly_labeled(folder: Path, count: int) -> None:

@@ -40,7 +40,7 @@ from train_utils.meter import WARMUP_STEPS
 ROOT = Path(__file__).resolve().parent.parent
 
 DISTINCT = 16  # files; the others are hard links to them
-NEVER = str(10**6)  # steps
+NEVER = 10**6  # steps
 WANDB = """
 import json, os, time
 from types import SimpleNamespace
@@ -111,26 +111,11 @@ def run_program(script: Path, flags: list, folder: Path, modules: list[Path], **
 def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
     """Images per second in steady state (`steady`), seconds of all, GB."""
     output = folder / "run"
-    flags = [
-        "--plan",
-        "none",
-        "--loss",
-        "ce+dice",
-        "--no-deep-supervision",
-        "--dataset",
-        data,
-        "--output-dir",
-        output,
-        "--scale",
-        args.scale,
-        "--augment",
-        "none",
-        "--tracker",
-        "none",
-    ]
-    flags += ["--batch-size", args.batch_size, "--micro-batch-size", args.batch_size, "--max-steps", args.steps]
-    flags += [word for kind in ("log", "eval", "checkpoint") for word in (f"--{kind}-every", NEVER)]
-    results = run_program(ROOT / "train.py", [*flags, *args.train_flags], folder, [ROOT])
+    flags = f"--plan none --loss ce+dice --no-deep-supervision --augment none --tracker none --scale {args.scale}"
+    flags += f" --batch-size {args.batch_size} --micro-batch-size {args.batch_size} --max-steps {args.steps}"
+    flags += f" --log-every {NEVER} --eval-every {NEVER} --checkpoint-every {NEVER}"
+    places = ["--dataset", data, "--output-dir", output]
+    results = run_program(ROOT / "train.py", [*places, *flags.split(), *args.train_flags], folder, [ROOT])
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     values = next(line for line in lines if "perf/images_per_second" in line)
     memory = values.get("perf/peak_memory_gb", results["memory"])

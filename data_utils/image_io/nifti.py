@@ -5,19 +5,15 @@ import warnings
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from data_utils.image_io.stored_volume import Spacing, StoredVolume, StoredVoxels
+from data_utils.image_io.stored_volume import FileVolume, StoredVoxels
 
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
 
 
-class NiftiVolume(StoredVolume):
+class NiftiVolume(FileVolume):
     """A NIfTI file; channels are the fourth axis. `image` is nibabel's."""
 
-    suffixes = (".nii", ".nii.gz")
-
-    def __init__(self, path: str, spacing: Spacing | None = None) -> None:
+    def __init__(self, path: str) -> None:
         nibabel = load_nibabel()
         self.image = nibabel.load(path)
         if not isinstance(self.image, nibabel.Nifti1Image):
@@ -28,7 +24,7 @@ class NiftiVolume(StoredVolume):
             sides = " x ".join(map(str, sizes))
             raise ValueError(f"it has {len(sizes)} axes, {sides}; a volume has 3, or 4 with its channels")
         is_compressed = path.lower().endswith(".gz")
-        self.voxels = StoredVoxels(
+        voxels = StoredVoxels(
             path,
             sizes if len(sizes) == 4 else (*sizes, 1),
             channel_axis=3,
@@ -37,32 +33,14 @@ class NiftiVolume(StoredVolume):
             is_compressed=is_compressed,
             skipped_inside=stored.offset,
         )
-        self.shape = self.voxels.shape
-        self.channels = self.voxels.channels
-        self.dtype = self.voxels.dtype
-        # how stored numbers become values
-        self.slope = stored.slope
-        self.intercept = stored.inter
-        self.is_scaled = (self.slope, self.intercept) != (1, 0)
-        if self.is_scaled:
-            self.dtype = np.result_type(self.dtype, np.float32)
-        self.affine = self.image.affine.copy()
-        self.affine[:3] *= MM[self.image.header.get_xyzt_units()[0]]
+        affine = self.image.affine.copy()
+        affine[:3] *= MM[self.image.header.get_xyzt_units()[0]]
+        super().__init__(voxels, affine, (stored.slope, stored.inter))
 
     @property
     def has_place(self) -> bool:
         """Whether the header says where the voxels lie; else nibabel makes a place up."""
         return bool(self.image.header["sform_code"] > 0 or self.image.header["qform_code"] > 0)
-
-    def read(self) -> np.ndarray:
-        voxels = self.voxels.read()
-        if self.is_scaled:
-            voxels = voxels.astype(self.dtype)
-            # a damaged scale, whose infinities are refused
-            with np.errstate(over="ignore", invalid="ignore"):
-                voxels *= self.dtype.type(self.slope)
-                voxels += self.dtype.type(self.intercept)
-        return voxels
 
 
 @cache

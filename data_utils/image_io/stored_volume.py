@@ -5,7 +5,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from math import prod
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,25 +22,19 @@ Spacing = tuple[float, float, float]
 
 
 class StoredVolume(ABC):
-    """A volume file whose header has been read: each format of volumes is a subclass.
+    """A volume whose header has been read.
 
     Attributes:
-        suffixes: how names of such files end, in small letters.
         shape: (x, y, z) in the file's own axes.
         channels: values of each voxel.
         dtype: NumPy's type of the voxels that `read` gives.
         affine: (4, 4) float64, from a voxel's (x, y, z) to mm, the world's axes pointing right, anterior, superior.
     """
 
-    suffixes: ClassVar[tuple[str, ...]]
     shape: tuple[int, ...]
     channels: int
     dtype: np.dtype
     affine: np.ndarray
-
-    @abstractmethod
-    def __init__(self, path: str, spacing: Spacing | None) -> None:
-        """Read the header; `spacing`, (z, y, x) in mm, is for files that hold none. May raise any error."""
 
     @abstractmethod
     def read(self) -> np.ndarray:
@@ -109,6 +103,34 @@ class StoredVoxels(NamedTuple):
                 if not missing:
                     return content[self.skipped_inside :].view(self.dtype)
         raise EOFError(ENDS_EARLY)
+
+
+class FileVolume(StoredVolume):
+    """A volume whose voxels lie in one file.
+
+    Args:
+        scale: slope and intercept by which stored numbers become values.
+    """
+
+    def __init__(self, voxels: StoredVoxels, affine: np.ndarray, scale: tuple[float, float] = (1, 0)) -> None:
+        self.voxels = voxels
+        self.shape = voxels.shape
+        self.channels = voxels.channels
+        self.affine = affine
+        self.scale = scale
+        self.is_scaled = scale != (1, 0)
+        self.dtype = np.result_type(voxels.dtype, np.float32) if self.is_scaled else voxels.dtype
+
+    def read(self) -> np.ndarray:
+        voxels = self.voxels.read()
+        if self.is_scaled:
+            slope, intercept = map(self.dtype.type, self.scale)
+            voxels = voxels.astype(self.dtype)
+            # a damaged scale, whose infinities are refused
+            with np.errstate(over="ignore", invalid="ignore"):
+                voxels *= slope
+                voxels += intercept
+        return voxels
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_utils.image_io.stored_volume import FROM_END, Spacing, StoredVolume, StoredVoxels
+from data_utils.image_io.stored_volume import FROM_END, FileVolume, StoredVoxels
 from runtime.documents import open_regular
 
 Choice = TypeVar("Choice")
@@ -127,76 +127,59 @@ class TextHeader:
         return str(file)
 
 
-class TextHeaderVolume(StoredVolume):
-    """A volume of which `_take` has been told what its header says."""
-
-    def _take(self, voxels: StoredVoxels, steps: np.ndarray, origin: np.ndarray, signs: tuple[int, int, int]) -> None:
-        """Take the voxels, the step in mm along each axis, (3, 3), the place of the first voxel, and its world."""
-        self.voxels = voxels
-        self.shape = voxels.shape
-        self.channels = voxels.channels
-        self.dtype = voxels.dtype
-        self.affine = np.eye(4)
-        self.affine[:3, :3] = steps.T
-        self.affine[:3, 3] = origin
-        self.affine[:3] *= np.array(signs)[:, None]
-
-    def read(self) -> np.ndarray:
-        return self.voxels.read()
+def _affine(steps: np.ndarray, origin: np.ndarray, signs: tuple[int, int, int]) -> np.ndarray:
+    """The affine of a step in mm along each axis, (3, 3), of the place of the first voxel, and of a world."""
+    affine = np.eye(4)
+    affine[:3, :3] = steps.T
+    affine[:3, 3] = origin
+    affine[:3] *= np.array(signs)[:, None]
+    return affine
 
 
-class MetaImage(TextHeaderVolume):
+def open_meta_image(path: str) -> FileVolume:
     """A MetaImage file."""
-
-    suffixes = (".mha", ".mhd")
-
-    def __init__(self, path: str, spacing: Spacing | None = None) -> None:
-        header = TextHeader(path, "=", META_ALIASES, last="elementdatafile")
-        header.choice("ndims", {"3": 3})
-        header.choice("binarydata", {"true": True, "t": True, "1": True}, "true")
-        channels = header.whole_numbers("elementnumberofchannels", 1, "1")
-        sizes = channels + header.whole_numbers("dimsize", 3)
-        file = header.voxel_file("elementdatafile")
-        skipped = header.length
-        if file != path:
-            (skipped,) = header.whole_numbers("headersize", 1, "0", FROM_END)
-        byte_order = ">" if header.choice("binarydatabyteordermsb", TRUTH, "false") else "<"
-        dtype = np.dtype(byte_order + header.choice("elementtype", META_TYPES))
-        voxels = StoredVoxels(file, sizes, 0, dtype, skipped, header.choice("compresseddata", TRUTH, "false"))
-        axes = header.numbers("transformmatrix", 9, "1 0 0 0 1 0 0 0 1").reshape(3, 3)
-        sides = header.numbers("elementspacing", 3, header.texts.get("elementsize", "1 1 1"))
-        self._take(voxels, axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS)
+    header = TextHeader(path, "=", META_ALIASES, last="elementdatafile")
+    header.choice("ndims", {"3": 3})
+    header.choice("binarydata", {"true": True, "t": True, "1": True}, "true")
+    channels = header.whole_numbers("elementnumberofchannels", 1, "1")
+    sizes = channels + header.whole_numbers("dimsize", 3)
+    file = header.voxel_file("elementdatafile")
+    skipped = header.length
+    if file != path:
+        (skipped,) = header.whole_numbers("headersize", 1, "0", FROM_END)
+    byte_order = ">" if header.choice("binarydatabyteordermsb", TRUTH, "false") else "<"
+    dtype = np.dtype(byte_order + header.choice("elementtype", META_TYPES))
+    voxels = StoredVoxels(file, sizes, 0, dtype, skipped, header.choice("compresseddata", TRUTH, "false"))
+    axes = header.numbers("transformmatrix", 9, "1 0 0 0 1 0 0 0 1").reshape(3, 3)
+    sides = header.numbers("elementspacing", 3, header.texts.get("elementsize", "1 1 1"))
+    return FileVolume(voxels, _affine(axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS))
 
 
-class NrrdVolume(TextHeaderVolume):
+def open_nrrd(path: str) -> FileVolume:
     """A NRRD file, raw or compressed by gzip."""
-
-    suffixes = (".nrrd",)
-
-    def __init__(self, path: str, spacing: Spacing | None = None) -> None:
-        header = TextHeader(path, ":", {})
-        axes = header.choice("dimension", {"3": 3, "4": 4})
-        sizes = header.whole_numbers("sizes", axes)
-        if "spacedirections" in header.texts:
-            steps = header.numbers("spacedirections", 3 * axes).reshape(axes, 3)
-        else:
-            steps = np.diag(header.numbers("spacings", axes, "1 " * axes))[:, :3]
-        is_spatial = ~np.isnan(steps).any(axis=1)
-        if is_spatial.sum() != 3:
-            raise header.unexpected("spacedirections", "3 axes in space")
-        channel_axis = 3
-        if axes == 3:
-            sizes = (*sizes, 1)
-        else:
-            channel_axis = int(is_spatial.argmin())
-        file = header.voxel_file("datafile")
-        header.choice("lineskip", {"0": 0}, "0")
-        (skipped,) = header.whole_numbers("byteskip", 1, "0", FROM_END)
-        if file == path and skipped != FROM_END:
-            skipped += header.length
-        byte_order = header.choice("endian", BYTE_ORDERS, "little")
-        dtype = np.dtype(byte_order + header.choice("type", NRRD_TYPES))
-        is_compressed = header.choice("encoding", {"raw": False, "gzip": True, "gz": True})
-        voxels = StoredVoxels(file, sizes, channel_axis, dtype, skipped, is_compressed)
-        world = NRRD_WORLDS.get(header.texts.get("space", "").lower(), LPS)
-        self._take(voxels, steps[is_spatial], header.numbers("spaceorigin", 3, "0 0 0"), world)
+    header = TextHeader(path, ":", {})
+    axes = header.choice("dimension", {"3": 3, "4": 4})
+    sizes = header.whole_numbers("sizes", axes)
+    if "spacedirections" in header.texts:
+        steps = header.numbers("spacedirections", 3 * axes).reshape(axes, 3)
+    else:
+        steps = np.diag(header.numbers("spacings", axes, "1 " * axes))[:, :3]
+    is_spatial = ~np.isnan(steps).any(axis=1)
+    if is_spatial.sum() != 3:
+        raise header.unexpected("spacedirections", "3 axes in space")
+    channel_axis = 3
+    if axes == 3:
+        sizes = (*sizes, 1)
+    else:
+        channel_axis = int(is_spatial.argmin())
+    file = header.voxel_file("datafile")
+    header.choice("lineskip", {"0": 0}, "0")
+    (skipped,) = header.whole_numbers("byteskip", 1, "0", FROM_END)
+    if file == path and skipped != FROM_END:
+        skipped += header.length
+    byte_order = header.choice("endian", BYTE_ORDERS, "little")
+    dtype = np.dtype(byte_order + header.choice("type", NRRD_TYPES))
+    is_compressed = header.choice("encoding", {"raw": False, "gzip": True, "gz": True})
+    voxels = StoredVoxels(file, sizes, channel_axis, dtype, skipped, is_compressed)
+    world = NRRD_WORLDS.get(header.texts.get("space", "").lower(), LPS)
+    return FileVolume(voxels, _affine(steps[is_spatial], header.numbers("spaceorigin", 3, "0 0 0"), world))

@@ -1,5 +1,6 @@
 """The formats of volumes: one class for each, in one list."""
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -9,15 +10,13 @@ from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
 from data_utils.image_io.nifti import NiftiVolume
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.stored_volume import Spacing, StoredVolume
-from data_utils.image_io.text_headers import MetaImage, NrrdVolume
+from data_utils.image_io.text_headers import open_meta_image, open_nrrd
 from data_utils.image_io.tiff import is_tiff, page_numbers, read_slices
 from runtime.documents import check_regular
 
 
 class StackVolume(StoredVolume):
     """A `.npy` of (z, y, x) or (z, y, x, C), or a TIFF whose pages are the slices: a grid along the world's axes."""
-
-    suffixes = (".npy", *TIFF_SUFFIXES)
 
     def __init__(self, path: str, spacing: Spacing | None) -> None:
         self.path = path
@@ -68,13 +67,22 @@ class StackVolume(StoredVolume):
         return np.stack(planes)[..., None].transpose(2, 1, 0, 3)
 
 
-FORMATS: tuple[type[StoredVolume], ...] = (NiftiVolume, NrrdVolume, MetaImage)
-VOLUME_SUFFIXES: tuple[str, ...] = sum((kind.suffixes for kind in FORMATS), ())
-STACK_SUFFIXES = StackVolume.suffixes  # volumes only if the user says so
+# how names of files end, in small letters: what opens them, which may raise any error
+FORMATS: dict[str, Callable[[str], StoredVolume]] = {
+    ".nii": NiftiVolume,
+    ".nii.gz": NiftiVolume,
+    ".nrrd": open_nrrd,
+    ".mha": open_meta_image,
+    ".mhd": open_meta_image,
+}
+VOLUME_SUFFIXES = tuple(FORMATS)
+STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only if the user says so
 
 
 def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
     """The header of a volume file; `spacing`, (z, y, x) in mm, is for files that hold none."""
     check_regular(path)
-    kind = next((kind for kind in FORMATS if path.lower().endswith(kind.suffixes)), StackVolume)
-    return kind(path, spacing)
+    for suffix, open_format in FORMATS.items():
+        if path.lower().endswith(suffix):
+            return open_format(path)
+    return StackVolume(path, spacing)

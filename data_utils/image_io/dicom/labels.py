@@ -34,8 +34,6 @@ class SegmentsOverlap(DataError):
 class SegmentVolume(StoredVolume):
     """The segments of one or several files on the grid of their image, whose voxels they are stored on."""
 
-    suffixes = ()
-
     def __init__(self, paths: Sequence[str], segments: Segments, image: StoredVolume) -> None:
         self.paths = paths
         self.segments = segments

@@ -41,8 +41,6 @@ class DicomSeries(StoredVolume):
         planes: the slices, sorted along the normal of their plane.
     """
 
-    suffixes = ()
-
     def __init__(self, paths: Sequence[str]) -> None:
         headers = list(map_indices(partial(_read, paths), len(paths)))
         for keyword in ALIKE:

@@ -1,4 +1,4 @@
-"""What is compiled or tuned for the shapes of a run: its network's blocks, loss and recoloring; kernels of cuDNN.
+"""What is compiled or tuned for the shapes of a run: its network's blocks and loss; kernels of cuDNN.
 
 Blocks are compiled if the launch names a `dynamo_backend`, or if a run on CUDA is long enough to pay for it.
 """
@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 
-from data_utils.loading.augmentation import Recolor, recolor_images
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes
 from runtime.console import counted, say
@@ -132,13 +131,6 @@ def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
     """Compile the loss in place."""
     if compiles(accelerator):
         criterion.compile(**_options(accelerator) | NO_GRAPHS)
-
-
-def compile_recolor(accelerator: Accelerator) -> Recolor:
-    """The colors of the augmentation, compiled too."""
-    if not compiles(accelerator):
-        return recolor_images
-    return torch.compile(recolor_images, **_options(accelerator) | NO_GRAPHS)
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:

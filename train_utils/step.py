@@ -10,13 +10,12 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_utils.loading.augmentation import Recolor, augment
+from data_utils.loading.augmentation import augment
 from data_utils.loading.dataset import TrainingBatch
 from data_utils.target import Target
 from runtime.device import upload
 from runtime.distributed import seed_step
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_recolor
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.step_guard import StepGuard
 from train_utils.sync_batchnorm import leave_out_of_batch_norm
@@ -45,7 +44,6 @@ def training_steps(
     Args:
         data_ready: a function that is called with the loader's batches of a step as soon as they are loaded.
     """
-    recolor = compile_recolor(accelerator)
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
     for batches in _step_batches(loader):
@@ -54,7 +52,7 @@ def training_steps(
         for batch in batches:
             indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
-        yield [_augment_batch(batch, fill, std, recolor) for batch in batches], indices
+        yield [_augment_batch(batch, fill, std) for batch in batches], indices
 
 
 def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
@@ -67,7 +65,7 @@ def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
             batches = []
 
 
-def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
+def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor) -> MicroBatch:
     """A batch of the loader, augmented on the device."""
     images, targets = augment(
         batch["images"],
@@ -76,7 +74,6 @@ def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Rec
         batch["packed_augmentations"],
         fill=fill,
         std=std,
-        recolor=recolor,
     )
     return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].is_filler)
 

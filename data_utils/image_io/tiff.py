@@ -15,20 +15,14 @@ from runtime.documents import check_regular
 
 MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
 RGB = tifffile.PHOTOMETRIC.RGB
-PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that need no conversion
-    (MINISBLACK, 1, "uint8"),
-    (MINISBLACK, 1, "uint16"),
-    (MINISBLACK, 1, "float32"),
-    (RGB, 3, "uint8"),
-    (RGB, 4, "uint8"),
-}
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # tags of the place, by the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html
 PIXEL_SCALE, TIE_POINT, TRANSFORMATION = 33550, 33922, 34264
 KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS = 34735, 34736, 34737
 PLACE_TAGS = (PIXEL_SCALE, TIE_POINT, TRANSFORMATION, KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS)
 NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
-ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
+ASSOCIATED = tifffile.EXTRASAMPLE.ASSOCALPHA  # an alpha that colors are multiplied by
+ALPHA_SAMPLES = (ASSOCIATED, tifffile.EXTRASAMPLE.UNASSALPHA)
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # the ImageError has its message
 
@@ -186,12 +180,8 @@ def has_bands(page: tifffile.TiffPage) -> bool:
 
 
 def has_plain_pixels(page: tifffile.TiffPage) -> bool:
-    """Whether the pixels of a page need no conversion, so that windows of it are parts of the picture."""
-    layout = (page.photometric, page.samplesperpixel, str(page.dtype))
-    # Pillow divides the colors by that alpha
-    is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples
-    is_whole = page.imagedepth == 1 and page.bitspersample % 8 == 0
-    return layout in PLAIN_LAYOUTS and is_upright(page) and is_straight and is_whole
+    """Whether GDAL gives the pixels of a page as Pillow does, which divides the colors by some alphas."""
+    return has_bands(page) and page.photometric in (MINISBLACK, RGB) and ASSOCIATED not in page.extrasamples
 
 
 def is_upright(page: tifffile.TiffPage) -> bool:

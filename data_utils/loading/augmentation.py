@@ -6,9 +6,9 @@ device. A further change of pixel values is an `Effect` of its own, which `sampl
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis 
 
 INVERSIONS = 60  # steps that invert elastic displacements of points
 WIDE_LABEL_TYPE = torch.int32  # labels that float32 may not hold exactly: they are picked by pixel index
-
-Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Effect(ABC):
@@ -287,11 +285,6 @@ def pack_augmentations(
     return torch.tensor(np.array(rows), dtype=dtype)
 
 
-def recolor_images(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Tensor) -> Tensor:
-    """Images with the contrast `gain` about the mean `fill`, and the brightness `shift` in standard deviations."""
-    return images * gain + ((1 - gain) * fill + shift * std)
-
-
 def augment(
     images: Tensor,
     targets: AnyTarget,
@@ -300,7 +293,6 @@ def augment(
     *,
     fill: Tensor,
     std: Tensor,
-    recolor: Recolor = recolor_images,
 ) -> tuple[Tensor, AnyTarget]:
     """Augment a batch, each sample by its own augmentation; the arguments stay as they are, and the host never waits.
 
@@ -312,7 +304,6 @@ def augment(
         augmentations: one for each sample, for images of this size.
         packed_augmentations: `pack_augmentations` of them.
         fill, std: (C,) mean and standard deviation of the training images.
-        recolor: `recolor_images`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), and targets in the types that losses take.
@@ -339,7 +330,7 @@ def augment(
         if not augmentation.moves:
             new_images[i] = images[i]
     _apply_effects(new_images, augmentations, fill, std, follow_recoloring=False)
-    new_images = recolor(new_images, gain, shift, fill, std)
+    new_images = new_images * gain + ((1 - gain) * fill + shift * std)
     _apply_effects(new_images, augmentations, fill, std, follow_recoloring=True)
     new_targets = targets.move(
         move_labels=lambda labels, unknown: _move_labels(labels, unknown, grid, outside),

@@ -30,15 +30,13 @@ from data_utils.loading.dataset import (
     collate_training,
 )
 from data_utils.sources.records import StreamRows
-from runtime.errors import SettingsError, UserError, one_line
+from runtime.errors import UserError, one_line
 from runtime.machine import default_workers
 from runtime.parallel import end_workers, expect_lost_workers, lost_worker
 from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 
 STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group of a stream: they divide SIDE_BY_SIDE
-
-OPEN_FILES = 256  # open files that loader workers need: each tensor on its way is one, in both processes
 
 REMEDIES = {
     errno.ENOSPC: "give it more shared memory (docker run --shm-size 8g or --ipc=host)",
@@ -209,7 +207,7 @@ def no_room(reason: int) -> str:
 
 
 def raise_open_file_limit() -> None:
-    """Raise this process's limit of open files as far as it may. Raises SettingsError if that is not enough."""
+    """Raise this process's limit of open files as far as it may: each tensor on its way from a worker is one."""
     if sys.platform == "win32":
         return
     import resource  # Windows has no such module
@@ -217,8 +215,3 @@ def raise_open_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
-        raise SettingsError(
-            f"only {hard} files may be open at once (ulimit -n), and loader worker processes need {OPEN_FILES}: "
-            f"{REMEDIES[errno.EMFILE]}, or add --num-workers 0"
-        )

@@ -1,4 +1,4 @@
-"""A profile's dynamo_backend compiles the blocks of the network that trains, the loss, and the recoloring.
+"""A profile's dynamo_backend compiles the blocks of the network that trains, and the loss.
 
 On a GPU, long runs are compiled and their kernels timed without having been asked to.
 """

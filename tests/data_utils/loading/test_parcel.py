@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from data_utils.loading.loaders import PackedCollate, Parcel, raise_open_file_limit
-from runtime.errors import SettingsError, UserError
+from data_utils.loading.loaders import PackedCollate, Parcel
+from runtime.errors import UserError
 
 
 def stacked(samples: list) -> dict:
@@ -56,18 +56,6 @@ def test_a_full_machine_is_named_with_its_remedy(monkeypatch, error, line):
     monkeypatch.setattr(ForkingPickler, "dumps", full)
     with pytest.raises(UserError, match=line):
         Parcel({})
-
-
-def allow_open_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
-    """Have 40 files that may be open, and so many after the limit is raised."""
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: None)
-
-
-def test_a_process_with_workers_that_may_open_fewer_than_256_files_is_refused(monkeypatch):
-    allow_open_files(monkeypatch, 255)
-    with pytest.raises(SettingsError, match=r"only 255 files may be open at once .* processes need 256"):
-        raise_open_file_limit()
 
 
 @pytest.mark.parametrize(

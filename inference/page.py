@@ -19,6 +19,7 @@ from runtime.errors import ImageError
 from tasks import new_format
 from tasks.job import OVERLAY, Job
 from tasks.prediction_files import OVERLAY_LEVEL
+from tasks.prediction_format import MaskFormat
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000
@@ -72,9 +73,8 @@ class PagePredictor:
         output_format = self.output_format
         figures = [_figure("Overlay", read_image(job.file(OVERLAY), job.image.name))]
         labels = output_format.read_written(job).labels
-        mask = output_format.mask_picture(labels)
-        if mask is not None:
-            figures.insert(0, _figure("Mask", mask))
+        if isinstance(output_format, MaskFormat):
+            figures.insert(0, _figure("Mask", output_format.colors[output_format.color_numbers(labels)]))
         items = []
         for color, text in output_format.legend_entries(labels):
             square = "" if color is None else f'<span style="background: rgb{color}"></span>'

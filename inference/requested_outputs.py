@@ -10,6 +10,7 @@ from inference.predictor import Predictor
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks import new_format
+from tasks.drawing import legend
 from tasks.job import LEGEND, MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.objects.write import TABLE, write_coco
 from tasks.prediction_format import PredictionFormat
@@ -73,10 +74,10 @@ class RequestedOutputs:
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
-        legend = self.output_format.legend() if self.shows_image else None
-        if legend is not None:
+        output_format = self.output_format
+        if self.shows_image and not output_format.object_classes:  # objects take the colors in turn
             with replace_file(folder / LEGEND) as file:
-                legend.save(file, "png")
+                legend(output_format.names, output_format.colors).save(file, "png")
 
 
 def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOutputs:

@@ -18,7 +18,7 @@ from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
-from tasks.drawing import legend, outlined_overlay, volume_page
+from tasks.drawing import outlined_overlay, volume_page
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
@@ -45,7 +45,7 @@ class PredictionFormat(ABC):
         reader: reads such masks or points, and true ones.
         outputs: a word for the files of all images.
         writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
-        names: the meanings of the colors.
+        names: the meanings of the colors, that of pixels on which nothing is drawn first.
         colors: (N, 3) uint8, one for each name.
         extensions: the extensions of an image's files for `Job.file`, that of the mask or points first.
         class_folders: the folder of each class's masks, if each class has its own; all extensions are then of masks.
@@ -86,17 +86,10 @@ class PredictionFormat(ABC):
         """The paths of all files that may be written or removed for a job, given their extensions."""
         return [self.file(job, extension) for extension in extensions]
 
-    def legend(self) -> Image.Image | None:
-        """The meaning of the colors of overlays; None if they have no meaning."""
-        return legend(self.names, self.colors)
-
-    def mask_picture(self, labels: np.ndarray) -> np.ndarray | None:
-        """The colors of a prediction (H, W) alone, uint8 (H, W, 3); None for points, which only an overlay shows."""
-        return None
-
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         """What a page says below the picture of a prediction: the name of each color."""
-        return [LegendEntry(tuple(color), name) for color, name in zip(self.colors.tolist(), self.names, strict=True)]
+        _, *entries = zip(self.colors.tolist(), self.names, strict=True)
+        return [LegendEntry(tuple(color), name) for color, name in entries]
 
     def true_points(self, path: Path) -> PointTable | None:
         """The true points of all images in a file or folder; None if predictions are compared with masks."""
@@ -154,9 +147,6 @@ class MaskFormat(PredictionFormat):
     def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Rows (n, W, 3) uint8 of an image with rows (n, W) of a prediction drawn on them."""
         return outlined_overlay(image, labels, self.colors)
-
-    def mask_picture(self, labels: np.ndarray) -> np.ndarray:
-        return self.colors[self.color_numbers(labels)]
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size

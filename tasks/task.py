@@ -41,14 +41,10 @@ class Scores(ABC):
 
     @abstractmethod
     def add(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
-        """Count the prediction (1, *spatial) of image `index` against its target, (1, *spatial) too, on its device."""
+        """Count the prediction (1, *spatial) of image `index` against its target, (1, *spatial) too, on its device.
 
-    def add_part(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
-        """Count a part of an image, as `add` does; call `finish_image` after the last part.
-
-        `image_comparison` may be wrong for this image.
+        Both may be of a part of the image; `image_comparison` may then be wrong for it. Call `finish_image` at its end.
         """
-        self.add(prediction, target, index)
 
     def finish_image(self, index: int) -> None:
         """Count what depends on the whole image, after its last part; most tasks have counted all by then."""

@@ -95,6 +95,7 @@ def evaluate(
                 target = target.as_batch()
                 prediction, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
+                scores.finish_image(index)
                 unreadable[index] = ~is_finite
                 counts = counts + task.counts(target)
                 sums = sums + image_sums.to(counts.dtype)

@@ -21,7 +21,7 @@ from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, 
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
-from tasks.drawing import legend, point_colors, render_points, render_volume_points
+from tasks.drawing import palette, render_points, render_volume_points
 from tasks.job import OVERLAY, PROBABILITIES, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
@@ -47,8 +47,8 @@ class PointFormat(PredictionFormat):
     def __init__(self, task: Landmarks) -> None:
         self.task = task
         self.reader = PointReader(task, tuple(range(len(task.names))))
-        self.names = task.names
-        self.colors = point_colors(len(task.names))
+        self.names = ("landmarks", *task.names)
+        self.colors = palette(len(self.names))
         self.extension = files.FORMATS[task.layout].extension
         self.extensions = (self.extension,)
         if files.FORMATS[task.layout].holds_several:
@@ -66,10 +66,6 @@ class PointFormat(PredictionFormat):
             return job.output.with_name(job.output.name + PROBABILITIES)
         return super().file(job, extension)
 
-    def legend(self) -> Image.Image:
-        """The meaning of the colors of overlays."""
-        return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
-
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job, size = image.job, image.size
         if PROBABILITIES in extensions and image.prediction.probabilities is not None:
@@ -85,7 +81,9 @@ class PointFormat(PredictionFormat):
         else:
             written = from_voxels(positions, self.task.space, read_volume_header(job.volume, job.name))
         entry = ImagePoints(job.image.name, job.image.name, None if job.volume is not None else (size[0], size[1]))
-        columns = zip(self.names, written.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True)
+        columns = zip(
+            self.task.names, written.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True
+        )
         for name, position, confidence, presence in columns:
             entry.add(name, UNKNOWN, position, Certainty(confidence, presence))
         table = PointTable(self.task.layout, written.shape[1], [entry], self.task.space)
@@ -105,7 +103,7 @@ class PointFormat(PredictionFormat):
         return read_true_points(path, self.task)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
-        table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.names)
+        table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
         return Prediction(read_prediction(table, job))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
@@ -135,7 +133,7 @@ class PointFormat(PredictionFormat):
         for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
             entries = [replace(entry, image=job.relative_name) for entry in table.entries]
-            tables.append(replace(table, entries=entries, names=tuple(self.names)))
+            tables.append(replace(table, entries=entries, names=self.task.names))
         with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
 

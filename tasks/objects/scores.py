@@ -201,10 +201,6 @@ class ObjectScores(Scores):
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
         """Count labels of `pack_labels`; pixels that the truth ignores belong to no object."""
-        self.add_part(prediction, target, index)
-        self.finish_image(index)
-
-    def add_part(self, prediction: Tensor, target: Target, index: int) -> None:
         self._parts.append(Overlaps.between(prediction.cpu().numpy(), target.prediction.cpu().numpy()))
 
     def finish_image(self, index: int) -> None:

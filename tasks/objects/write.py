@@ -73,9 +73,6 @@ class ObjectFormat(MaskFormat):
     def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return outline_objects(image, labels)
 
-    def legend(self) -> None:
-        return None
-
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         numbers = np.unique(label_numbers(labels))
         return [LegendEntry(None, counted(int((numbers > 0).sum()), "object"))]

@@ -183,7 +183,7 @@ def score_masks(
             true[part] = target.main
         preds = torch.from_numpy(part_labels).long()[None]
         batch = target.map(lambda array: torch.from_numpy(array)[None])
-        scores.add_part(preds, batch, 0)
+        scores.add(preds, batch, 0)
         if certainty is not None:
             channels = [slice(None)] * (certainty.ndim - labels.ndim)
             part_certainty = torch.from_numpy(certainty[(*channels, *under)])[None]

@@ -19,6 +19,7 @@ from data_utils.image_io.windowed import WindowedArray
 from inference.requested_outputs import RequestedOutputs
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
+from tasks.drawing import legend
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from tasks.landmarks.write import PointFormat
 from tasks.objects.loss import Objects
@@ -34,8 +35,8 @@ def test_a_legend_lies_beside_overlays(tmp_path):
     writer = RequestedOutputs(ClassFormat(CLASSES), (MASK, OVERLAY))
     writer.write_legend(tmp_path)
     assert writer.shows_image
-    legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
-    assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
+    written = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
+    assert np.array_equal(written, np.asarray(legend(CLASSES.names, writer.output_format.colors)))
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):

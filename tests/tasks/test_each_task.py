@@ -106,6 +106,7 @@ def scores_of(task: Task, targets: Target) -> Scores:
         reliability = torch.zeros(15, 3, dtype=torch.int64)
         prediction, *_ = read_strips(task, new_decoder(task), [logits[None]], target, reliability)
         scores.add(prediction, target, index)
+        scores.finish_image(index)
         scores.add_reliability(reliability)
     return scores
 
@@ -134,4 +135,5 @@ def test_a_filler_changes_no_score(task, targets):
     filler = task.unknown_batch((1, *SIZE), torch.device("cpu"))
     prediction, *_ = read_strips(task, new_decoder(task), [logits_of(task)[:1]], filler, torch.zeros(15, 3).long())
     scores.add(prediction, filler, 1)
+    scores.finish_image(1)
     assert (scores.report(), scores.image_comparison) == before

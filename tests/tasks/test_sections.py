@@ -178,6 +178,7 @@ def test_objects_have_rows_by_class_and_by_size():
     scores = Objects(Classes(("background", "cell", "bubble"))).new_scores(1)
     target = ObjectTarget(torch.from_numpy(np.uint8(class_of[true]))[None], torch.from_numpy(true)[None])
     scores.add(torch.from_numpy(pack_labels(predicted, class_of[predicted]))[None], target, 0)
+    scores.finish_image(0)
     by_class, by_size = scores.score_tables()
     cell, bubble = rows_of(by_class)
     assert cell[:2] + cell[-5:] == ["cell", "0.5000", "3", "3", "2", "0", "0"]

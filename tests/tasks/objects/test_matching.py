@@ -23,6 +23,7 @@ def scores_of(predicted: np.ndarray, true: np.ndarray, mask: np.ndarray | None =
     """The scores of one image."""
     scores = Objects().new_scores(1)
     scores.add(labels_of(predicted), target_of(true, mask), 0)
+    scores.finish_image(0)
     return scores
 
 
@@ -84,7 +85,7 @@ def test_parts_of_an_image_count_as_the_whole_does():
     predicted = np.roll(true, 2, axis=1)
     scores = Objects().new_scores(1)
     for rows in (slice(0, 7), slice(7, 8), slice(8, 60)):
-        scores.add_part(labels_of(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
+        scores.add(labels_of(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
     assert not scores.sums.any()  # an object may go on in the next part
     scores.finish_image(0)
     assert torch.equal(scores.by_image[0], scores.sums)
@@ -98,6 +99,7 @@ def scores_of_two_processes() -> tuple[ObjectScores, ObjectScores, ObjectScores]
         true = discs((40, 40), 12, seed=index)
         for scores in (together, halves[index % 2]):
             scores.add(labels_of(np.roll(true, 1, 0)), target_of(true), index)
+            scores.finish_image(index)
     return together, halves[0], halves[1]
 
 
@@ -139,7 +141,9 @@ def test_half_of_an_object_is_not_most_of_it(predicted, true, merged, split):
 def test_counts_that_are_wrong_in_two_images_do_not_cancel():
     scores = Objects().new_scores(2)
     scores.add(labels_of([[1, 0, 2, 0]]), target_of([[1, 0, 0, 0]]), 0)
+    scores.finish_image(0)
     scores.add(labels_of([[1, 0, 0, 0]]), target_of([[1, 0, 2, 3]]), 1)
+    scores.finish_image(1)
     assert scores.values["count_error"] == 3 / 4  # by one and by two objects, of four
     assert [scores.record()[f"eval/{name}"] for name in ("missed", "split", "merged")] == [2, 0, 0]
 
@@ -160,6 +164,7 @@ def test_objects_that_were_found_are_counted_by_their_size():
 def test_a_class_without_objects_counts_in_no_mean():
     scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
     scores.add(labels_of([[1, 1, 1, 0]]), target_of([[1, 1, 1, 1]]), 0)  # an IoU of 0.75
+    scores.finish_image(0)
     assert scores.values["ap"] == 6 / 10
 
 
@@ -169,6 +174,7 @@ def scores_of_wrong_class() -> ObjectScores:
     scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
     ids = [[1, 1, 0, 2, 2]]
     scores.add(labels_of(ids, classes=[[1, 1, 0, 1, 1]]), target_of(ids, mask=ids), 0)
+    scores.finish_image(0)
     return scores
 
 

@@ -27,8 +27,8 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import value_text
-from data_utils.sources.finders import find_in_folder
 from data_utils.sources.label_files import read_label_files
+from data_utils.sources.load import find_in_folder
 from data_utils.sources.places import with_places
 from data_utils.sources.records import Records
 from runtime.cli import Arguments, empty_folder

@@ -24,8 +24,8 @@ from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.dicom import is_label, labels_by_series, series_uid
-from data_utils.sources.finders import find_in_folder
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
+from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Record, Records
 from inference.inputs import InputRules, input_stem, mask_folder_test, page_stem, pictures_below, stem_of

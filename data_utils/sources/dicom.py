@@ -87,7 +87,7 @@ class Tree(NamedTuple):
             files = self.of_kind(kind)
             if files:
                 text = counted(len(files), f"file that is {NOUNS[kind]}", f"files that are {NOUNS[kind]}")
-                lines.append(f"{text}, {_first([file.path for file in files])}")
+                lines.append(f"{text}, the first is {files[0].path}")
         return lines
 
 
@@ -140,10 +140,6 @@ def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
     for path, (_, kind, series, modality, problem) in zip(paths, found.values(), strict=True):
         files.append(DicomFile(path, kind, tuple(series), modality, problem))
     return Tree(folder, files)
-
-
-def _first(names: Sequence[str]) -> str:
-    return f"the first is {names[0]}"
 
 
 def _look(path: str) -> DicomFile:
@@ -212,7 +208,8 @@ def find_dicom(folder: DataFolder) -> SplitOpeners:
     found: dict[str, LabeledSeries] = {}
     if folder.splits:
         for split, (images, masks) in folder.splits.items():
-            if not holds_series(images) or not _holds_labels(masks):
+            masks_looked_at = islice(files_below(masks), LOOKED_AT)
+            if not holds_series(images) or not any(name.lower().endswith(LABEL_SUFFIXES) for name in masks_looked_at):
                 return {}
             found[split] = _by_name(images, masks, folder.config)
     else:
@@ -224,23 +221,19 @@ def find_dicom(folder: DataFolder) -> SplitOpeners:
     return {split: partial(_open, labeled, classes, folder.config) for split, labeled in found.items()}
 
 
-def _holds_labels(masks: Path) -> bool:
-    return any(name.lower().endswith(LABEL_SUFFIXES) for name in islice(files_below(masks), LOOKED_AT))
-
-
 class LabeledSeries(NamedTuple):
     """The series of a split with their labels.
 
     Args:
         folders: that of the series and that of the labels.
         cases: their files.
-        modality: how the series were imaged.
+        modalities: how the series were imaged.
         left_out: what is not used, a line each.
     """
 
     folders: tuple[Path, Path]
     cases: Cases
-    modality: str | None
+    modalities: set[str]
     left_out: tuple[str, ...]
 
 
@@ -262,7 +255,8 @@ def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
             lost.append(f"{case}: holds {count} series; keep one")
             label_files.pop(case, None)
     cases = Cases(image_files, {**label_files}, lost)
-    return LabeledSeries((images, masks), cases, _modality(all_slices), tuple(tree.left_out((PICTURE, OTHER))))
+    modalities = {file.modality for file in all_slices}
+    return LabeledSeries((images, masks), cases, modalities, tuple(tree.left_out((PICTURE, OTHER))))
 
 
 def _by_reference(folder: Path) -> LabeledSeries:
@@ -289,14 +283,10 @@ def _by_reference(folder: Path) -> LabeledSeries:
     left_out = tree.left_out((PICTURE, OTHER))
     others = [series.name for series in all_series if series.name not in images]
     if others:
-        left_out.append(f"{counted(len(others), 'series', 'series')} without a label, {_first(others)}")
+        left_out.append(f"{counted(len(others), 'series', 'series')} without a label, the first is {others[0]}")
     used = {uid for uid, series in by_uid.items() if series.name in images}
-    modality = _modality(file for file in slices if file.series[0] in used)
-    return LabeledSeries((folder, folder), Cases(images, {**labels}, lost), modality, tuple(left_out))
-
-
-def _modality(slices: Iterable[DicomFile]) -> str | None:
-    return ", ".join(sorted({file.modality for file in slices if file.modality})) or None
+    modalities = {file.modality for file in slices if file.series[0] in used}
+    return LabeledSeries((folder, folder), Cases(images, {**labels}, lost), modalities, tuple(left_out))
 
 
 def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
@@ -332,7 +322,8 @@ def _names(path: str) -> list[str]:
 
 def _open(labeled: LabeledSeries, names: Sequence[str], config: DataConfig) -> Records:
     """The series of a split with their labels. Raises DataError for files without partner, unless allowed."""
-    metadata = Metadata(dims=3, modality=labeled.modality, left_out=labeled.left_out)
+    modality = ", ".join(sorted(labeled.modalities - {""})) or None
+    metadata = Metadata(dims=3, modality=modality, left_out=labeled.left_out)
     if not names:
         return _pair(labeled, metadata, None, config)
     numbers = tuple(enumerate(names, 1))

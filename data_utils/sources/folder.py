@@ -31,7 +31,7 @@ ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what el
 YOLO_LAYOUT = (
     "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"
 )
-NUMBER = re.compile("[0-9]+")
+NUMBER = re.compile("([0-9]+)")
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
@@ -168,11 +168,18 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
 
 def folders_in(folder: Path) -> list[Path]:
     """The folders in a folder, hidden ones too, by name. Raises DataError if it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(Path(entry.path) for entry in entries if _is_folder(entry))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror})") from error
+    _, names, _ = next(os.walk(folder, onerror=_fail))
+    return [folder / name for name in sorted(names)]
+
+
+def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """The names of the files with these endings in a folder itself. Raises DataError if it cannot be read."""
+    _, _, names = next(os.walk(folder, onerror=_fail))
+    return [name for name in names if is_visible_file(name, suffixes)]
+
+
+def _fail(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
 
 
 def children(folder: Path) -> dict[str, Path]:
@@ -193,14 +200,6 @@ def names_in(folder: Path) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder, or a link to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -275,11 +274,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool
     Args:
         strict: whether folders that cannot be read raise DataError; else they are left out.
     """
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
-
-    for parent, folders, names in walk(folder, onerror=fail if strict else None):
+    for parent, folders, names in walk(folder, onerror=_fail if strict else None):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
@@ -321,35 +316,26 @@ def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
         first = stems.setdefault(volume_stem(file), file)
         if first != file:
             raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
-    return by_composed_name(stems)
+    by_name: dict[str, str] = {}
+    counts = Counter(map(composed, stems))
+    for stem, file in stems.items():
+        name = composed(stem)
+        by_name[name if counts[name] == 1 else stem] = file  # two names may differ in nothing else
+    return by_name
 
 
 def natural_sort_key(name: str) -> tuple[str, str]:
-    """Sort key that puts 2.png before 10.png."""
-    return NUMBER.sub(_number_key, name), name
-
-
-def _number_key(number: re.Match[str]) -> str:
-    """A text that sorts like a number: how many digits it has, then the digits; and before any other text."""
-    digits = number[0].lstrip("0")
-    return f"\0{chr(len(digits))}{digits}"
+    """Sort key that puts 2.png before 10.png: a number becomes its length and its digits, and sorts before all else."""
+    parts = NUMBER.split(name)
+    for index in range(1, len(parts), 2):
+        digits = parts[index].lstrip("0")
+        parts[index] = f"\0{chr(len(digits))}{digits}"
+    return "".join(parts), name
 
 
 def composed(text: str) -> str:
     """The text with one character for an accented letter (NFC), as most systems have it; macOS stores two."""
-    return unicodedata.normalize("NFC", text)
-
-
-def by_composed_name(files: Mapping[str, str]) -> dict[str, str]:
-    """The files by their names, `composed` unless two names differ in nothing else."""
-    if all(map(str.isascii, files)):
-        return {**files}
-    counts = Counter(map(composed, files))
-    by_name: dict[str, str] = {}
-    for name, file in files.items():
-        key = composed(name)
-        by_name[key if counts[key] == 1 else name] = file
-    return by_name
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:

@@ -5,12 +5,13 @@ import platform
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.image_io.formats import format_remedy
 from data_utils.sources.folder import names_in
-from data_utils.sources.records import Record, Rows
+from data_utils.sources.records import Record, Records, Rows, SplitOpeners
 from data_utils.sources.streams.remote import file_errors
 from runtime.cache import digest
 from runtime.documents import check_regular
@@ -134,23 +135,21 @@ def stored_picture(cell: object, name: str) -> Any:
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
     """{"image": column, "mask": column}, as named or by convention; raises DataError if none holds pictures."""
-    return {
-        "image": _find_column(features, image_column, "--image-column", IMAGE_COLUMNS),
-        "mask": _find_column(features, mask_column, "--mask-column", MASK_COLUMNS),
-    }
-
-
-def _find_column(features: "Features", named_column: str | None, flag: str, usual_names: tuple[str, ...]) -> str:
-    names = (named_column,) if named_column else usual_names
-    for name in names:
-        if name in features and _holds_pictures(features[name]):
-            return name
-    columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
-    has_texts = any(getattr(feature, "dtype", None) in TEXT_TYPES for feature in features.values())
-    remedy = ""
-    if has_texts:
-        remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
-    raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}{remedy}")
+    found: dict[str, str] = {}
+    for kind, column, usual_names in (("image", image_column, IMAGE_COLUMNS), ("mask", mask_column, MASK_COLUMNS)):
+        names = (column,) if column else usual_names
+        matches = [name for name in names if name in features and _holds_pictures(features[name])]
+        if not matches:
+            types = {name: getattr(feature, "dtype", feature) for name, feature in features.items()}
+            columns = ", ".join(f"{name} ({type_})" for name, type_ in types.items())
+            remedy = ""
+            if any(type_ in TEXT_TYPES for type_ in types.values()):
+                remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
+            raise DataError(
+                f"no column {'|'.join(names)} with pictures, only {columns}; choose one with --{kind}-column{remedy}"
+            )
+        found[kind] = matches[0]
+    return found
 
 
 def _holds_pictures(feature: object) -> bool:
@@ -189,6 +188,16 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
             raise DataError(
                 f"--dataset {dataset} is no folder here, and the Hub cannot be reached ({one_line(error)})"
             ) from error
+
+
+def open_tables(dataset: str, config: str | None, image_column: str | None, mask_column: str | None) -> SplitOpeners:
+    """Split -> a function that opens its records. Raises DataError as `load_tables` does."""
+
+    def open_table(split: str, table: "Dataset") -> Records:
+        return Records(HFRows(table, TableName(dataset, config, split), image_column, mask_column))
+
+    tables = load_tables(dataset, config)
+    return {split: partial(open_table, split, table) for split, table in tables.items()}
 
 
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:

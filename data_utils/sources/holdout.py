@@ -3,7 +3,6 @@
 import heapq
 import os
 import re
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRows, select
 from runtime.console import counted
 from runtime.errors import DataError
-
-# records of which some are held out; (N,) the number of each record's group, which stays together; what groups are
-Groups = tuple[Records, np.ndarray, str]
 
 
 def check_flags(config: DataConfig, validation: str | None) -> None:
@@ -35,7 +31,7 @@ def check_flags(config: DataConfig, validation: str | None) -> None:
 def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
     """Training and validation part in the order of `records`: at least one record in each, or the part of a fold.
 
-    Records of one group of `GROUPINGS` stay together: slices of one volume must not be on both sides. The validation
+    Records of one group stay together: slices of one volume must not be on both sides. The validation
     parts of the n folds of one `seed` are disjoint, hold all records together and about as many each. Raises DataError
     for fewer than two records, and for fewer groups than folds.
     """
@@ -46,9 +42,17 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
             "at least 2 samples are needed, one to train on and one to validate on;"
             f" the data set has {len(records)}{remedy}"
         )
-    named = [group for field, group in GROUPINGS.items() if getattr(config, field) is not None]
-    group = named[0] if named else group_by_file
-    records, groups, things = group(records, config)
+    things = "volumes" if records.dims == 3 else "images"
+    if config.val_blocks is not None:
+        records, groups = cut_blocks(records, config)
+        things = "blocks"
+    elif config.val_group is not None:
+        groups = group_by_name(records, config.val_group)
+        things = f"groups of {things}"
+    else:  # the pages of a file are a group, unless all are pages of one
+        groups = records.indices if records.indices.any() else np.arange(len(records))
+        if len(np.unique(groups)) < len(records):
+            things = "files, whose pages stay together"
     sizes = np.bincount(groups)
     order = np.random.default_rng(config.seed).permutation(len(sizes))
     if config.chosen_fold is None:
@@ -96,21 +100,11 @@ def _fold_by_group(order: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarr
     return fold_by_group
 
 
-def group_by_file(records: Records, config: DataConfig) -> Groups:
-    """The pages of a file are a group, unless all are pages of one."""
-    numbers = records.indices if records.indices.any() else np.arange(len(records))
-    if len(np.unique(numbers)) == len(records):
-        return records, numbers, _kind(records)
-    return records, numbers, "files, whose pages stay together"
-
-
-def group_by_name(records: Records, config: DataConfig) -> Groups:
-    """Records whose names agree in the first bracket of `val_group`, or in the whole match, are a group.
+def group_by_name(records: Records, pattern: str) -> np.ndarray:
+    """(N,) the group of each record: names that agree in the first bracket of `--val-group`, or in the whole match.
 
     Raises DataError for what is no regular expression, or does not match, or puts all records into one group.
     """
-    pattern = config.val_group
-    assert pattern is not None
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -125,23 +119,7 @@ def group_by_name(records: Records, config: DataConfig) -> Groups:
         numbers.append(number_by_text.setdefault(match.group(bracket), len(number_by_text)))
     if len(number_by_text) < 2:
         raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(number_by_text))!r}")
-    return records, np.array(numbers), f"groups of {_kind(records)}"
-
-
-def group_by_block(records: Records, config: DataConfig) -> Groups:
-    """The windows of scenes that lie in one block of the world are a group. Raises DataError as `cut_blocks` does."""
-    return *cut_blocks(records, config), "blocks"
-
-
-def _kind(records: Records) -> str:
-    return "volumes" if records.dims == 3 else "images"
-
-
-# the field of the settings that asks for it -> what is held out together; each gives the groups of all records
-GROUPINGS: dict[str, Callable[[Records, DataConfig], Groups]] = {
-    "val_blocks": group_by_block,
-    "val_group": group_by_name,
-}
+    return np.array(numbers)
 
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:

@@ -1,29 +1,43 @@
-"""A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
+"""A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub.
+
+`FINDERS` are the layouts of a folder, in the order in which they are asked.
+"""
 
 import os
-from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_utils.config import DataConfig
+from data_utils.sources.annotations.find import are_masks, find_annotated
+from data_utils.sources.annotations.world_polygons import find_polygons
+from data_utils.sources.dicom import find_dicom
 from data_utils.sources.excluded import leave_out
-from data_utils.sources.finders import find_in_folder
-from data_utils.sources.folder import folders_in, names_in
-from data_utils.sources.hf_datasets import HFRows, TableName, ask_hub, is_hub_id, is_saved, load_tables
+from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits, folders_in, names_in
+from data_utils.sources.hf_datasets import ask_hub, is_hub_id, is_saved, open_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
-from data_utils.sources.overlapping import OVERLAPPING, as_objects, divide_by_channel
+from data_utils.sources.overlapping import (
+    OVERLAPPING,
+    as_objects,
+    divide_by_channel,
+    find_channels,
+    find_class_files,
+    find_class_folders,
+)
+from data_utils.sources.pictures import open_pictures
 from data_utils.sources.places import as_pictures, choose_bands, with_places
+from data_utils.sources.points.find import find_landmarks, other_csv_files
 from data_utils.sources.records import Metadata, Records, SplitOpeners, select, split_openers
 from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
+from data_utils.sources.side_by_side import find_side_by_side
 from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRows
-from data_utils.sources.volumes import divide_into_slices
+from data_utils.sources.volumes import divide_into_slices, find_volumes, image_suffixes
+from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
 from runtime.redact import PASSWORD
@@ -31,6 +45,47 @@ from runtime.redact import PASSWORD
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
 VAL_SPLITS = ("val", "validation", "valid")
+
+
+def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
+    """Split -> a function that opens its images and masks. Raises DataError if there are no folders of them."""
+    splits = folder.splits or find_splits(folder.root, folder.named_splits)
+    return split_openers(splits, open_pictures, folder.config)
+
+
+# each gives split -> a function that opens its records, empty if the folder has another layout
+FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
+    find_landmarks,
+    find_dicom,
+    find_class_folders,
+    find_volumes,
+    find_channels,
+    find_polygons,
+    find_annotated,
+    find_class_files,
+    find_side_by_side,
+    find_folder_pairs,
+)
+
+
+def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records, by the first finder that knows the layout of the folder.
+
+    Splits with unusual names are only those in `named_splits`. Raises NoFolderError, with what is wrong with CSV files
+    that may be meant as points, if there is nothing to read.
+    """
+    splits: dict[str, tuple[Path, Path]] = {}
+    with suppress(DataError):  # `find_folder_pairs` raises it again
+        splits = find_splits(root, named_splits)
+    has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
+    folder = DataFolder(root, named_splits, config, splits, has_masks, image_suffixes(root, config))
+    try:
+        return next(filter(None, (find(folder) for find in FINDERS)))
+    except NoFolderError as error:
+        lines = other_csv_files(root)
+        if not lines:
+            raise
+        raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
 
 
 def load_records(config: DataConfig) -> tuple[Records, Records]:
@@ -42,7 +97,8 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     slices of volumes are the images; all slices of a volume are in one split. Raises DataError for data that are
     missing, unpaired or ambiguous.
     """
-    train, val = map(partial(_read_places, config=config), read_label_files(_load_splits(config), _path(config)))
+    labeled = read_label_files(_load_splits(config), user_path(config.dataset))
+    train, val = [_read_places(records, config) for records in labeled]
     if config.val_blocks is not None:
         if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
@@ -71,25 +127,29 @@ def _read_places(records: Records, config: DataConfig) -> Records:
     return records
 
 
-def _path(config: DataConfig) -> Path:
-    return user_path(config.dataset)
-
-
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     """Both splits as the source has them; blocks to be held out are still in the first split."""
-    if config.dataset == "shapes":
+    dataset = config.dataset
+    if dataset == "shapes":
         check_flags(config, "its own validation images")
         metadata = Metadata(tuple(enumerate(CLASS_NAMES)))
         val = Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
         return Records(Shapes(SHAPES_LENGTHS[0]), metadata), Records(val, metadata)
-    path = _path(config)
-    if config.val_blocks is not None and not path.is_dir():
-        raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
-    endings = _endings(path)
-    if config.streaming or "://" in config.dataset or ".tar" in endings:
-        return load_stream(config, path)
-    is_folder = path.is_dir() and not is_saved(path) and ".parquet" not in endings
-    openers = find_in_folder(path, _named_splits(config), config) if is_folder else _find_tables(config)
+    path = user_path(dataset)
+    is_folder = path.is_dir()
+    if config.val_blocks is not None and not is_folder:
+        raise DataError(f"--val-blocks cuts images of a folder that have a place, but {dataset} is no folder")
+    named_splits = [name for name in (config.train_split, config.val_split) if name]
+    endings = {path.suffix}
+    if is_folder:
+        for folder in (path, *folders_in(path)):
+            endings.update(os.path.splitext(name)[1] for name in names_in(folder))
+    if config.streaming or "://" in dataset or ".tar" in endings:
+        return load_stream(config, path, named_splits)
+    if is_folder and not is_saved(path) and ".parquet" not in endings:
+        openers = find_in_folder(path, named_splits, config)
+    else:
+        openers = open_tables(dataset, config.dataset_config, config.image_column, config.mask_column)
     train_name, val_name = _choose(openers, config)
     train = divide_by_channel(openers[train_name](), config)
     check_flags(config, val_name and f"the validation split {val_name}")
@@ -100,27 +160,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     return hold_out(train, config)
 
 
-def _endings(path: Path) -> set[str]:
-    """The ending of a file, or those of all files in a folder and in the folders in it."""
-    if not path.is_dir():
-        return {path.suffix}
-    names = chain.from_iterable(names_in(folder) for folder in (path, *folders_in(path)))
-    return {os.path.splitext(name)[1] for name in names}
-
-
-def _find_tables(config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from tables that `datasets` can read."""
-    splits: dict[str, tuple[object, TableName]] = {}
-    for split, table in load_tables(config.dataset, config.dataset_config).items():
-        splits[split] = table, TableName(config.dataset, config.dataset_config, split)
-    return split_openers(splits, _open_table, config.image_column, config.mask_column)
-
-
-def _open_table(*settings: Any) -> Records:
-    return Records(HFRows(*settings))
-
-
-def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
+def load_stream(config: DataConfig, path: Path, named_splits: Sequence[str]) -> tuple[Records, Records]:
     """Both splits of parquet or tar files that stay where they are; if there is one split, whole files are held out."""
     dataset = config.dataset
     if PASSWORD.search(dataset):
@@ -133,7 +173,7 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
             raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
         ask_hub(dataset)
         url = "/".join(filter(None, ("hf://datasets", dataset, config.dataset_config)))
-    splits = find_files(url, _named_splits(config))
+    splits = find_files(url, named_splits)
     train_name, val_name = _choose(splits, config)
     kind = TarRows if file_kind(splits[train_name][0]) == ".tar" else ParquetRows
     train = kind.open(splits[train_name], config.image_column, config.mask_column)
@@ -142,30 +182,26 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
     return Records(train), Records(kind.open(splits[val_name], config.image_column, config.mask_column))
 
 
-def _named_splits(config: DataConfig) -> list[str]:
-    return [name for name in (config.train_split, config.val_split) if name]
-
-
 def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]:
-    """Names of the training and the validation split, None if there is none."""
-    train = _find_split(splits, config.train_split, "--train-split", TRAIN_SPLITS, config.dataset)
+    """Names of the training and of the validation split, None if there is none: those of flags, else the usual ones.
+
+    Raises DataError if there is no split to train on, or several that may be meant.
+    """
+    name_list = ", ".join(splits)
+    chosen: list[str | None] = []
+    for flag, named_split, usual_names in (
+        ("--train-split", config.train_split, TRAIN_SPLITS),
+        ("--val-split", config.val_split, VAL_SPLITS),
+    ):
+        matches = [name for name in splits if name in usual_names and name not in chosen]
+        if named_split:  # folders are known by their names in lower case
+            matches = [name for name in splits if name in (named_split, named_split.lower())]
+            if not matches:
+                raise DataError(f"{config.dataset} has no split {named_split}, only {name_list}")
+        if len(matches) > 1:
+            raise DataError(f"{config.dataset} has the splits {' and '.join(matches)}; choose one with {flag}")
+        chosen.append(matches[0] if matches else None)
+    train, val = chosen
     if train is None:
-        name_list = ", ".join(splits)
         raise DataError(f"{config.dataset} has no split train, only {name_list}; choose one with --train-split")
-    usual_names = [name for name in VAL_SPLITS if name != train]
-    return train, _find_split(splits, config.val_split, "--val-split", usual_names, config.dataset)
-
-
-def _find_split(
-    splits: Iterable[str], named_split: str | None, flag: str, usual_names: Sequence[str], dataset: str
-) -> str | None:
-    """The split that a flag names, or the only one with a usual name; None if there is none."""
-    names = usual_names
-    if named_split:
-        names = (named_split, named_split.lower())  # folders are known by their names in lower case
-    matches = [name for name in splits if name in names]
-    if named_split and not matches:
-        raise DataError(f"{dataset} has no split {named_split}, only {', '.join(splits)}")
-    if len(matches) > 1:
-        raise DataError(f"{dataset} has the splits {' and '.join(matches)}; choose one with {flag}")
-    return matches[0] if matches else None
+    return train, val

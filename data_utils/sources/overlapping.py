@@ -25,7 +25,7 @@ from data_utils.sources.folder import (
     DataFolder,
     children,
     files_by_stem,
-    names_in,
+    files_in,
     natural_sort_key,
     split_folders,
     walk,
@@ -126,29 +126,29 @@ def class_volume_sources(
 
 def _pair_classes(
     folders: tuple[Path, Path],
-    cases: Cases,
-    classes: NamedClasses,
+    images: Mapping[str, str | Files],
+    masks: Mapping[str, Mapping[str, str]],
+    names: Sequence[str],
+    suffixes: tuple[str, ...],
     config: DataConfig,
-    pages: Sequence[int | None] | None,
+    lost: Sequence[str] = (),
 ) -> Records:
-    """The images of cases with the masks of classes; `pages` are those of `class_sources`, None for volumes.
+    """The images of cases with the masks of named classes: case -> class -> file.
 
     Raises DataError for files without partner, unless allowed.
     """
-    metadata = Metadata(classes, dims=3 if pages is None else 2, task=OVERLAPPING)
-    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    if pages is not None:
-        return pair(folders, cases, metadata, config.allow_unpaired, class_sources, pages, *settings)
-    sources = (class_volume_sources, *settings, config.spacing or read_spacing(folders[0]))
-    return pair(folders, cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
-
-
-def _files_of_classes(masks: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> dict[str, Files]:
-    """Case -> the file of each class, "" for none; from case -> class -> file."""
     files_by_case: dict[str, Files] = {}
     for case, file_by_class in masks.items():
         files_by_case[case] = tuple(file_by_class.get(name, "") for name in names)
-    return files_by_case
+    cases = Cases(images, files_by_case, lost)
+    classes = tuple(enumerate(names, 1))
+    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    if suffixes == IMAGE_SUFFIXES:
+        metadata = Metadata(classes, task=OVERLAPPING)
+        return pair(folders, cases, metadata, config.allow_unpaired, class_sources, (None,), *settings)
+    metadata = Metadata(classes, dims=3, task=OVERLAPPING)
+    sources = (class_volume_sources, *settings, config.spacing or read_spacing(folders[0]))
+    return pair(folders, cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
 
 
 def find_class_folders(folder: DataFolder) -> SplitOpeners:
@@ -174,28 +174,23 @@ def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
     Unless --task asks for overlapping classes, the images must lie in one folder, and most pictures must have masks in
     two or more of the folders.
     """
-    if _files_in(masks, suffixes):
+    if files_in(masks, suffixes):
         return []
-    folders = [folder for folder in children(masks).values() if _files_in(folder, suffixes)]
+    folders = [folder for folder in children(masks).values() if files_in(folder, suffixes)]
     names = [folder.name for folder in folders]
     if config.task == OVERLAPPING:
         return names
-    if len(folders) < FEWEST_FOLDERS or any(_files_in(folder, suffixes) for folder in children(images).values()):
+    if len(folders) < FEWEST_FOLDERS or any(files_in(folder, suffixes) for folder in children(images).values()):
         return []
     if suffixes != IMAGE_SUFFIXES:
         return names
-    stems = {volume_stem(name) for name in _files_in(images, suffixes)}
+    stems = {volume_stem(name) for name in files_in(images, suffixes)}
     counts: Counter[str] = Counter()
     for folder in folders:
         mask_files, _ = find_masks(folder, stems, config.mask_suffix)
         counts.update(stems & mask_files.keys())
     shared = sum(count >= FEWEST_FOLDERS for count in counts.values())
     return names if 2 * shared > len(stems) else []
-
-
-def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The names of the files with these endings that lie in a folder itself."""
-    return [name for name in names_in(folder) if is_visible_file(name, suffixes)]
 
 
 def open_class_folders(
@@ -209,12 +204,10 @@ def open_class_folders(
             mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix, suffixes)
             for stem, file in mask_files.items():
                 masks_by_stem.setdefault(stem, {})[name] = f"{name}/{file}"
-    classes = tuple(enumerate(names, 1))
-    files = _files_of_classes(masks_by_stem, names)
-    if suffixes == IMAGE_SUFFIXES:
-        return _pair_classes((images, masks), Cases(image_files, files), classes, config, (None,))
-    cases = Cases(join_channels(images, image_files, masks_by_stem), files)
-    return _pair_classes((images, masks), cases, classes, config, None)
+    files: Mapping[str, str | Files] = image_files
+    if suffixes != IMAGE_SUFFIXES:
+        files = join_channels(images, image_files, masks_by_stem)
+    return _pair_classes((images, masks), files, masks_by_stem, names, suffixes, config)
 
 
 def find_class_files(folder: DataFolder) -> SplitOpeners:
@@ -226,17 +219,16 @@ def find_class_files(folder: DataFolder) -> SplitOpeners:
     if folder.has_masks or not all(map(_holds_mask_folders, folders.values())):
         return {}
     suffixes = volume_suffixes(folder.root, folder.config)
-    splits = {split: _cases_of_class_files(path, suffixes) for split, path in folders.items()}
-    if not any(cases.images for cases, _ in splits.values()):
+    cases = {split: _cases_of_class_files(path, suffixes) for split, path in folders.items()}
+    if not any(images for images, _, _ in cases.values()):
         return {}
     if not folder.may_overlap:
         raise DataError(f"--task {folder.config.task}: each case has a folder with a mask for each class; leave it out")
-    names = _all_names(chain.from_iterable(masks.values() for _, masks in splits.values()))
+    names = _all_names(chain.from_iterable(masks.values() for _, masks, _ in cases.values()))
     openers: SplitOpeners = {}
-    for split, (cases, masks) in splits.items():
-        cases = cases._replace(masks=_files_of_classes(masks, names))
+    for split, (images, masks, lost) in cases.items():
         paths = (folders[split], folders[split])
-        openers[split] = partial(_pair_classes, paths, cases, tuple(enumerate(names, 1)), folder.config, None)
+        openers[split] = partial(_pair_classes, paths, images, masks, names, suffixes, folder.config, lost)
     return openers
 
 
@@ -252,23 +244,25 @@ def _mask_folder(case: Path) -> Path | None:
     return folders[0] if len(folders) == 1 else None
 
 
-def _cases_of_class_files(folder: Path, suffixes: tuple[str, ...]) -> tuple[Cases, dict[str, dict[str, str]]]:
-    """The volume of each case that has exactly one, and its masks: case -> class -> file."""
-    images: dict[str, str | Files] = {}
+def _cases_of_class_files(
+    folder: Path, suffixes: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, dict[str, str]], list[str]]:
+    """The volume of each case that has exactly one, its masks, case -> class -> file, and lines on other cases."""
+    images: dict[str, str] = {}
     masks: dict[str, dict[str, str]] = {}
     lost: list[str] = []
     for case in sorted(children(folder).values(), key=lambda path: natural_sort_key(path.name)):
-        names = _files_in(case, suffixes)
+        names = files_in(case, suffixes)
         if len(names) != 1:
             lost.append(f"{case.name}: has not exactly one volume")
             continue
         images[case.name] = f"{case.name}/{names[0]}"
         mask_folder = _mask_folder(case)
         if mask_folder is not None:
-            for name in _files_in(mask_folder, suffixes):
+            for name in files_in(mask_folder, suffixes):
                 files = masks.setdefault(case.name, {})
                 files[volume_stem(name)] = f"{case.name}/{mask_folder.name}/{name}"
-    return Cases(images, {}, lost), masks
+    return images, masks, lost
 
 
 # the page of each class in a file of masks; None for channels; empty for one mask of classes
@@ -327,7 +321,10 @@ def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConf
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
     cases = find_pictures(images, masks, config)
-    return _pair_classes((images, masks), cases, classes, config, (None,) if None in pages else pages)
+    metadata = Metadata(classes, task=OVERLAPPING)
+    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    numbers = (None,) if None in pages else pages
+    return pair((images, masks), cases, metadata, config.allow_unpaired, class_sources, numbers, *settings)
 
 
 def _numbered_classes(count: int) -> NamedClasses:

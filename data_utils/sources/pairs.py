@@ -2,9 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -50,24 +49,38 @@ def pair(
     Records are named after their first image, or after their case and then in the natural order of these names. The
     other arguments are those of `open_rows`, which also says what is raised.
     """
-    rows: list[FileRow] = []
+    paired: list[str] = []
     unpaired: list[str] = []
     for case, image in cases.images.items():
-        images = as_files(image)
         if case in cases.masks:
-            name = case if is_named_by_case else images[0]
-            rows.append(FileRow(name, images, as_files(cases.masks[case])))
+            paired.append(case)
         else:
-            unpaired.append(f"{images[0]}: image without mask")
+            unpaired.append(f"{as_files(image)[0]}: image without mask")
     for case, mask in cases.masks.items():
         if case not in cases.images:
             *_, last = filter(None, as_files(mask))
             unpaired.append(f"{last}: mask without image")
     unpaired += cases.lost
     if is_named_by_case:
-        rows.sort(key=lambda row: natural_sort_key(row.name))
-    hint = partial(_pairing_hint, cases, hint, has_rows=bool(rows))
-    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=hint)
+        paired.sort(key=natural_sort_key)
+
+    def rows() -> Iterator[FileRow]:
+        """The rows one by one: a million of them would be traversed by the garbage collector again and again."""
+        for case in paired:
+            images = as_files(cases.images[case])
+            yield FileRow(case if is_named_by_case else images[0], images, as_files(cases.masks[case]))
+
+    def pairing_hint() -> str:
+        """What to do about names that do not match, first of all those that differ in upper and lower case alone."""
+        text = "" if hint is None else hint()
+        masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
+        for name in cases.images:
+            mask = masks.get(name.casefold())
+            if mask and name not in cases.masks:
+                return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
+        return text if text or paired else "; masks have the names of their images"
+
+    return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)
 
 
 def as_files(file: str | Files) -> Files:
@@ -75,20 +88,9 @@ def as_files(file: str | Files) -> Files:
     return file if isinstance(file, tuple) else (file,)
 
 
-def _pairing_hint(cases: Cases, hint: Hint | None, *, has_rows: bool) -> str:
-    """What to do about names that do not match, first of all those that differ in upper and lower case alone."""
-    text = "" if hint is None else hint()
-    masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
-    for name in cases.images:
-        mask = masks.get(name.casefold())
-        if mask and name not in cases.masks:
-            return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
-    return text if text or has_rows else "; masks have the names of their images"
-
-
 def open_rows(
     folders: tuple[Path, Path],
-    rows: Sequence[FileRow],
+    rows: Iterable[FileRow],
     unpaired: Sequence[str],
     metadata: Metadata,
     allow_unpaired: bool,
@@ -107,15 +109,16 @@ def open_rows(
 
     Raises DataError for files without partner, unless they are allowed; and if there is no row.
     """
-    if not rows and not unpaired:
+    table = FileRows(folders, rows, sources, *options)
+    if not len(table) and not unpaired:
         raise DataError(f"{location or folders[0]}: no images with masks")
-    if not rows or (unpaired and not allow_unpaired):
-        remedy = "; --allow-unpaired leaves them out" if rows else ""
+    if not len(table) or (unpaired and not allow_unpaired):
+        remedy = "; --allow-unpaired leaves them out" if len(table) else ""
         lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         files = counted(len(unpaired), "file")
         more = "" if hint is None else hint()
         raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{more}")
-    return Records(FileRows(folders, rows, sources, *options), replace(metadata, unpaired=tuple(unpaired)))
+    return Records(table, replace(metadata, unpaired=tuple(unpaired)))
 
 
 def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
@@ -159,10 +162,7 @@ def match_masks(
 def _match_by_words(stems: Iterable[str], masks: Mapping[str, File]) -> dict[str, File]:
     """Stem of the image -> mask, if names without the words at their ends agree; empty unless all of them differ."""
     images = {_without_words(stem, IMAGE_WORDS): stem for stem in stems}
-    by_image: dict[str, File] = {}
-    for stem, file in masks.items():
-        name = _without_words(stem, MASK_WORDS)
-        by_image[images.get(name, stem)] = file
+    by_image = {images.get(_without_words(stem, MASK_WORDS), stem): file for stem, file in masks.items()}
     return by_image if len(by_image) == len(masks) and not by_image.keys().isdisjoint(images.values()) else {}
 
 

@@ -182,16 +182,18 @@ class FileRows(Rows):
     """
 
     def __init__(
-        self, folders: tuple[Path, Path], rows: Sequence[FileRow], sources: Callable[..., Sources], *options: object
+        self, folders: tuple[Path, Path], rows: Iterable[FileRow], sources: Callable[..., Sources], *options: object
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
         texts: list[bytes] = []
+        self.image_folders = set()
         for row in rows:
             cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
             texts.append(row.entry + b"\0" + os.fsencode("\0".join(cells)))
+            if row.images:
+                self.image_folders.add((self.folders[0], os.path.dirname(row.images[0])))
         self.table = b"".join(texts)
         self.ends = np.cumsum([0, *map(len, texts)])
-        self.image_folders = {(self.folders[0], os.path.dirname(row.images[0])) for row in rows if row.images}
         self.sources = sources
         self.options = options
 

@@ -64,9 +64,8 @@ def volume_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether any file with one of these endings lies beside the first images."""
     for _, _, names in walk(folder):
-        images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
-        if images:
-            return any(is_visible_file(name, suffixes) for name in images)
+        if any(name.lower().endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES) for name in names):
+            return any(is_visible_file(name, suffixes) for name in names)
     return False
 
 

@@ -32,12 +32,7 @@ class PaletteMask(RenderedMask):
         return read_mask(self.source, self.name, colors=True)
 
 
-def _as_colors(records: Records) -> Records:
-    """The records with `PaletteMask`s."""
-    return change(records, "colors of palettes", _palette_mask)
-
-
-def _palette_mask(record: Record) -> Record:
+def _with_palette_mask(record: Record) -> Record:
     return {**record, "target": PaletteMask(record["target"], record["name"])}
 
 
@@ -51,8 +46,9 @@ def with_palette_colors(
     splits = (train, val)
     if train.dims == 3 or train.is_stream or not any(map(_has_palettes, splits)):
         return train, val, ()
+    colored_train, colored_val = [change(records, "colors of palettes", _with_palette_mask) for records in splits]
     if has_colors(value for value, _ in classes):
-        return _as_colors(train), _as_colors(val), ()
+        return colored_train, colored_val, ()
     digests = [records.digest for records in splits]
     key = digest("palettes of masks", *digests) if all(digests) else None
     difference = load_or_compute(key, partial(_difference, splits))
@@ -60,7 +56,7 @@ def with_palette_colors(
         return train, val, ()
     if classes:
         return train, val, (f"{difference}; but the classes are named by numbers: store all masks with one palette",)
-    return _as_colors(train), _as_colors(val), (f"{difference}; so the colors are the classes",)
+    return colored_train, colored_val, (f"{difference}; so the colors are the classes",)
 
 
 def _has_palettes(records: Records) -> bool:

@@ -7,7 +7,7 @@ import nibabel
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.sources.finders import find_in_folder
+from data_utils.sources.load import find_in_folder
 from data_utils.sources.records import Records
 
 # voxel (x, y, z) -> mm of a file's own axes

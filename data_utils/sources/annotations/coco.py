@@ -36,7 +36,7 @@ from data_utils.sources.annotations.other_formats import describe_format
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import open_rows, split_paths
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners, split_openers
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -305,10 +305,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
             f"{paths}: every object has iscrowd 1 and would be ignored;"
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
-    openers: SplitOpeners = {}
-    for split, split_files in contents.items():
-        openers[split] = partial(open_records, split_files, split, classes, values, allow_unpaired)
-    return openers
+    locations = {split: (split_files, split) for split, split_files in contents.items()}
+    return split_openers(locations, open_records, classes, values, allow_unpaired)
 
 
 def open_records(
@@ -342,7 +340,10 @@ def open_records(
     for name, image in zip(names_below, images.values(), strict=True):
         content = json.dumps({"size": image.size, "objects": image.objects})
         rows.append(FileRow(name, (name,), annotation_files, image.listed_name, content.encode()))
-        counts.append(Counter(map(_counted_value, image.objects)))
+        counts.append(Counter())
+        for found in image.objects:
+            is_ignored = found.get("iscrowd") or found["value"] is None
+            counts[-1][IGNORE_INDEX if is_ignored else found["value"]] += 1
         labels.append(None)
         if 0 < len(image.labeled) < len(classes) - 1:
             labels[-1] = ImageLabels(tuple(sorted(image.labeled)), f"{first_file}: its categories")
@@ -367,13 +368,6 @@ def _image_folders(file: CocoFile, split: str) -> list[str]:
     key = file.path.stem.removeprefix("instances_")
     names = (f"images/{key}", key, f"images/{split}", split, "images", "data", "JPEGImages", "")
     return [str(folder) for folder in dict.fromkeys(file.root / name for name in names) if folder.is_dir()]
-
-
-def _counted_value(found: Entry) -> int:
-    """The mask value of an object; crowds, and objects of no category, count as ignored."""
-    if found.get("iscrowd") or found["value"] is None:
-        return IGNORE_INDEX
-    return found["value"]
 
 
 def _listed_name(path: str, image_folders: Sequence[str]) -> str:

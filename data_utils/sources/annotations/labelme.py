@@ -41,7 +41,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_below, files_by_stem
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners, split_openers
 from runtime.cache import load_or_read_each
 from runtime.console import listing
 from runtime.errors import DataError
@@ -212,10 +212,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
     classes, values = number_classes(names, str(labels_file or root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX} | values
-    openers: SplitOpeners = {}
-    for split, folders in splits.items():
-        openers[split] = partial(open_records, folders, files_by_split[split], classes, values, allow_unpaired)
-    return openers
+    locations = {split: (folders, files_by_split[split]) for split, folders in splits.items()}
+    return split_openers(locations, open_records, classes, values, allow_unpaired)
 
 
 def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:

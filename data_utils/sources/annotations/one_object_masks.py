@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import RenderedMask, is_visible_file
+from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, decode_mask, read_header
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths
-from data_utils.sources.folder import children, natural_sort_key, split_folders
+from data_utils.sources.folder import children, files_in, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.errors import DataError
@@ -76,24 +76,23 @@ def _is_set(root: Path) -> bool:
 def find_object_images(root: Path) -> list[tuple[str, Path]]:
     """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
     images: list[tuple[str, Path]] = []
-    for folder in children(root).values() if _is_set(root) else ():
-        pictures = _pictures(folder, IMAGES)
+    for folder in _image_folders(root) if _is_set(root) else ():
+        pictures = _pictures(children(folder).get(IMAGES))
         if len(pictures) != 1:
             return []
         images.append((folder.name, pictures[0]))
-    return sorted(images, key=lambda pair: natural_sort_key(pair[0]))
+    return images
 
 
-def _pictures(folder: Path, kind: str) -> list[Path]:
-    """The pictures in the folder of a kind, in the natural order of their names; none if there is no such folder."""
-    below = children(folder).get(kind)
-    if below is None:
-        return []
-    try:
-        names = [name for name in os.listdir(below) if is_visible_file(name, IMAGE_SUFFIXES)]
-    except OSError as error:
-        raise DataError(f"{below} cannot be read ({error.strerror})") from error
-    return [below / name for name in sorted(names, key=natural_sort_key)]
+def _image_folders(root: Path) -> list[Path]:
+    """The folders in `root`, in the natural order of their names."""
+    return sorted(children(root).values(), key=lambda path: natural_sort_key(path.name))
+
+
+def _pictures(folder: Path | None) -> list[Path]:
+    """The pictures in a folder, in the natural order of their names; none if there is no such folder."""
+    names = files_in(folder, IMAGE_SUFFIXES) if folder else []
+    return [Path(folder or "", name) for name in sorted(names, key=natural_sort_key)]
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -105,13 +104,14 @@ def open_records(root: Path, allow_unpaired: bool) -> Records:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
     unpaired: list[str] = []
-    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
-        images = _pictures(folder, IMAGES)
-        masks = children(folder).get(MASKS)
+    for folder in _image_folders(root):
+        below = children(folder)
+        images = _pictures(below.get(IMAGES))
+        masks = below.get(MASKS)
         if len(images) > 1:
             raise DataError(f"{images[0].parent}: holds {len(images)} images, expected the one that masks/ belongs to")
         if images and masks:
-            files = [str(path.relative_to(root)) for path in (*images, masks, *_pictures(folder, MASKS))]
+            files = [str(path.relative_to(root)) for path in (*images, masks, *_pictures(masks))]
             rows.append(FileRow(folder.name + images[0].suffix, (files[0],), tuple(files[1:])))
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")

@@ -5,7 +5,6 @@ The format: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/, section "Se
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
@@ -14,7 +13,7 @@ from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
 from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners, split_openers
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -57,7 +56,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
     by_spelling = spellings(image_files)
 
-    def open_records(list_file: Path) -> Records:
+    def open_records(_: Path, list_file: Path) -> Records:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
         stems = list(dict.fromkeys([*mask_files, *image_files]))
         if list_file != masks:
@@ -70,7 +69,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         cases = Cases(listed_images, listed_masks, lost)
         return pair((images, masks), cases, Metadata(classes, annotations=summary), allow_unpaired)
 
-    return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
+    return split_openers(splits, open_records)
 
 
 def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
+from data_utils.image_io.formats import RenderedMask, check_memory
 from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from data_utils.image_io.places import Crs, Grid, crs_name, read_grid
 from data_utils.mask_values import number_type
@@ -30,11 +30,12 @@ from data_utils.sources.folder import (
     MASK_FOLDERS,
     DataFolder,
     files_by_stem,
+    files_in,
     natural_sort_key,
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners, split_openers
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -140,48 +141,42 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
 
     Raises DataError for --label-column without polygons.
     """
-    openers: SplitOpeners = {}
+    splits: dict[str, tuple[Path, Path, list[str]]] = {}
     column = folder.config.label_column
-    if not folder.has_masks:
-        openers = _split_openers(folder.root, folder.named_splits, folder.config)
-    if column and not openers:
+    folders = {} if folder.has_masks else split_folders(folder.root, folder.named_splits)
+    for name, split_folder in folders.items():
+        images = folder_in(split_folder, IMAGE_FOLDERS)
+        annotations = next(filter(_holds_polygons, (split_folder, folder.root)), None)
+        common_files = sorted(files_in(annotations, SUFFIXES)) if annotations else []
+        annotations = annotations or folder_in(split_folder, MASK_FOLDERS)
+        if images is None or annotations is None or not _holds_polygons(annotations):
+            splits = {}
+            break
+        splits[name] = images, annotations, common_files
+    if column and not splits:
         raise DataError(
             f"--label-column {column} is a column of polygons, but {folder.root} holds no .geojson or .gpkg beside its"
             " images; leave it out"
         )
-    return openers
+    return split_openers(splits, _open, folder.config)
 
 
-def _split_openers(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    openers: SplitOpeners = {}
-    for name, folder in split_folders(root, named_splits).items():
-        images = folder_in(folder, IMAGE_FOLDERS)
-        common_files = _files_in(folder) or _files_in(root)
-        annotations = common_files[0].parent if common_files else folder_in(folder, MASK_FOLDERS)
-        if images is None or annotations is None or not (common_files or _files_in(annotations)):
-            return {}
-        openers[name] = partial(_open, (images, annotations), common_files, config)
-    return openers
+def _holds_polygons(folder: Path) -> bool:
+    return bool(files_in(folder, SUFFIXES))
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if is_visible_file(path.name, SUFFIXES) and path.is_file())
-
-
-def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: DataConfig) -> Records:
+def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataConfig) -> Records:
     """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:
-        folders: of the images and of the files of polygons.
-        common_files: files that are for all images; there may be at most one.
+        images, folder: the folders of the images and of the files of polygons.
+        common_files: the names of files that are for all images; there may be at most one.
     """
-    images, folder = folders
     image_files = files_by_stem(images, "images")
     if len(common_files) > 1:
-        names = ", ".join(path.name for path in common_files)
-        raise DataError(f"{folder}: holds {names}; keep one, or one for each image in masks/")
+        raise DataError(f"{folder}: holds {', '.join(common_files)}; keep one, or one for each image in masks/")
     if common_files:
-        polygons = dict.fromkeys(image_files, common_files[0].name)
+        polygons = dict.fromkeys(image_files, common_files[0])
     else:
         polygons = files_by_stem(folder, "polygons", SUFFIXES)
     stems = [stem for stem in image_files if stem in polygons]
@@ -204,7 +199,7 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     summary = AnnotationSummary(kind, annotated, empty, {name: labels[name] for name in names_in_order})
     metadata = Metadata(classes, annotations=summary)
     sources = (rendered_sources, PolygonMask, config.label_column, values)
-    return pair(folders, Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
+    return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
 
 
 def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Shapes:
@@ -234,8 +229,11 @@ def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int
         with reading(file, "GeoJSON"):
             content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
         features, crs = content.get("features"), LONGITUDE_LATITUDE
-        if content.get("crs") is not None:
-            crs = _crs_name(content["crs"])
+        named_crs = content.get("crs")
+        if isinstance(named_crs, dict) and isinstance(named_crs.get("properties"), dict):
+            crs = str(named_crs["properties"].get("name"))
+        elif named_crs is not None:
+            crs = str(named_crs)
     if not isinstance(features, list):
         raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
     shapes = []
@@ -293,13 +291,6 @@ def _label(properties: Any, column: str | None, location: str) -> str:
             f" {', '.join(columns) or 'none'}; give --label-column"
         )
     return str(value)
-
-
-def _crs_name(crs: Any) -> str:
-    """The name of the `crs` of a file."""
-    if isinstance(crs, dict) and isinstance(crs.get("properties"), dict):
-        return str(crs["properties"].get("name"))
-    return str(crs)
 
 
 def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> list[Shape]:

@@ -31,7 +31,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
-from data_utils.sources.records import Metadata, Records, SplitOpeners
+from data_utils.sources.records import Metadata, Records, SplitOpeners, split_openers
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -53,16 +53,11 @@ class YoloMask(DrawnMask):
         for number, line in enumerate(lines_of(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
-                points = shares * size[::-1]
-                areas.append((_surface(points), Area(self.values[index], polygon(points))))
+                x, y = (shares * size[::-1]).T
+                surface = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
+                areas.append((surface, Area(self.values[index], polygon(np.stack([x, y], axis=1)))))
         areas.sort(key=lambda pair: pair[0], reverse=True)
         return size, [area for _, area in areas]
-
-
-def _surface(points: np.ndarray) -> float:
-    """The area of a polygon (n, 2), in square units of its points, by the shoelace formula."""
-    x, y = points.T
-    return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
 
 
 def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
@@ -81,7 +76,9 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder or list of images, file that names the classes)."""
-    settings = _settings_file(root)
+    # another data.yaml, which names no classes, is not YOLO's
+    files = [root / name for name in SETTINGS if (root / name).is_file()]
+    settings = next((file for file in files if any(line.startswith("names:") for line in lines_of(file))), None)
     if settings is None:
         names = root / NAMES
         if not names.is_file():
@@ -114,15 +111,6 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     return splits
 
 
-def _settings_file(root: Path) -> Path | None:
-    """data.yaml if it names classes; another data.yaml is not YOLO's."""
-    for name in SETTINGS:
-        path = root / name
-        if path.is_file() and any(line.startswith("names:") for line in lines_of(path)):
-            return path
-    return None
-
-
 def read_settings(path: Path) -> dict[str, Any]:
     """data.yaml, its names as a list. Raises DataError if it is not YAML, or names no classes."""
     with reading(path, "YAML"):
@@ -144,14 +132,11 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         names = read_settings(names_file)["names"]
     classes, value_by_name = number_classes(names, str(names_file))
     values = {index: value_by_name[name] for index, name in enumerate(names)}
-    openers: SplitOpeners = {}
-    for split, (images, _) in splits.items():
-        openers[split] = partial(open_records, images, root, classes, values, allow_unpaired)
-    return openers
+    return split_openers(splits, open_records, root, classes, values, allow_unpaired)
 
 
 def open_records(
-    images: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
+    images: Path, _: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
 ) -> Records:
     """Images of a folder or list, each with the text file of its name, in labels/ if the image is in images/.
 

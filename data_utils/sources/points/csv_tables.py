@@ -120,7 +120,9 @@ def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
         # newer versions split the path into columns
         first = min(chain.from_iterable(columns.values() for columns in points.values()), default=1)
         return Headings("deeplabcut", 3, slice(first), points)
-    if _are_boxes(words):
+    names = {re.sub(r"[\W_]", "", word) for word in words}
+    are_corners = names >= CORNERS and "x3" not in names and not CLASS_TITLES.isdisjoint(names)
+    if are_corners or any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names):
         raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
     image_titles = [title for title in IMAGE_TITLES if title in words]
     name_titles = [title for title in LANDMARK_TITLES if title in words]
@@ -133,14 +135,6 @@ def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
     if not points or words[0] not in IMAGE_TITLES:
         raise NoPointsError(f"{file}: its columns are {', '.join(titles)[:80]!r}, points have {EXPECTED}")
     return Headings("wide", 1, slice(1), points)
-
-
-def _are_boxes(words: Sequence[str]) -> bool:
-    """Whether a table lists boxes for detection, whose columns look like the coordinates of points."""
-    names = {re.sub(r"[\W_]", "", word) for word in words}
-    if names >= CORNERS and "x3" not in names and not CLASS_TITLES.isdisjoint(names):
-        return True
-    return any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names)
 
 
 def _columns(titles: Sequence[str], file: Path) -> dict[str, dict[str, int]]:

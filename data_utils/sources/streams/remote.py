@@ -44,19 +44,14 @@ def file_errors(name: str, *more: type[Exception], hint: str = "") -> Iterator[N
         raise DataError(f"{name} cannot be read ({one_line(error)}){hint}") from error
 
 
-def is_remote(file: str) -> bool:
-    """Whether a file is read over a network."""
-    protocol, separator, _ = file.partition("://")
-    return bool(separator) and protocol not in ("file", "local", "memory")
-
-
 def retry(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Concatenate[str, Arguments], Result]:
     """Make a function that reads a file, its first argument, retry when the network fails, after growing waits."""
 
     @wraps(read)
     def read_repeatedly(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        waits = RETRY_SECONDS if is_remote(file) else ()
-        for seconds in waits:
+        protocol, separator, _ = file.partition("://")
+        is_remote = bool(separator) and protocol not in ("file", "local", "memory")
+        for seconds in RETRY_SECONDS if is_remote else ():
             try:
                 return read(file, *args, **kwargs)
             except DataError as error:

@@ -19,8 +19,7 @@ from support.volumes import training_volumes, volume_config, write_nifti
 
 from data_utils.config import OVERLAPPING
 from data_utils.image_io.volumes import read_label_volume, read_volume
-from data_utils.sources.finders import find_in_folder
-from data_utils.sources.load import load_records
+from data_utils.sources.load import find_in_folder, load_records
 from runtime.errors import DataError
 
 SHAPE = (9, 8, 6)

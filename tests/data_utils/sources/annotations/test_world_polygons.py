@@ -17,8 +17,7 @@ from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square,
 
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.world_polygons import read_shapes
-from data_utils.sources.finders import find_in_folder
-from data_utils.sources.load import load_records
+from data_utils.sources.load import find_in_folder, load_records
 from runtime.errors import DataError
 from tasks.polygons import well_known_binary
 from train_utils.check_data import check_data

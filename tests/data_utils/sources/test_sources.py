@@ -1,6 +1,6 @@
 """Folders, tables and shapes become two splits of records; a mistake in them is one clear line.
 
-Modules: data_utils/sources/folder.py, data_utils/sources/load.py, data_utils/sources/finders.py.
+Modules: data_utils/sources/folder.py, data_utils/sources/load.py.
 """
 
 import re

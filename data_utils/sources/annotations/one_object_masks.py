@@ -77,7 +77,7 @@ def find_object_images(root: Path) -> list[tuple[str, Path]]:
     """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
     images: list[tuple[str, Path]] = []
     for folder in _image_folders(root) if _is_set(root) else ():
-        pictures = _pictures(children(folder).get(IMAGES))
+        pictures = _pictures(folder, IMAGES)
         if len(pictures) != 1:
             return []
         images.append((folder.name, pictures[0]))
@@ -89,10 +89,12 @@ def _image_folders(root: Path) -> list[Path]:
     return sorted(children(root).values(), key=lambda path: natural_sort_key(path.name))
 
 
-def _pictures(folder: Path | None) -> list[Path]:
-    """The pictures in a folder, in the natural order of their names; none if there is no such folder."""
-    names = files_in(folder, IMAGE_SUFFIXES) if folder else []
-    return [Path(folder or "", name) for name in sorted(names, key=natural_sort_key)]
+def _pictures(folder: Path, kind: str) -> list[Path]:
+    """The pictures in the folder of a kind, in the natural order of their names; none if there is no such folder."""
+    below = children(folder).get(kind)
+    if below is None:
+        return []
+    return [below / name for name in sorted(files_in(below, IMAGE_SUFFIXES), key=natural_sort_key)]
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -105,13 +107,12 @@ def open_records(root: Path, allow_unpaired: bool) -> Records:
     rows: list[FileRow] = []
     unpaired: list[str] = []
     for folder in _image_folders(root):
-        below = children(folder)
-        images = _pictures(below.get(IMAGES))
-        masks = below.get(MASKS)
+        images = _pictures(folder, IMAGES)
+        masks = children(folder).get(MASKS)
         if len(images) > 1:
             raise DataError(f"{images[0].parent}: holds {len(images)} images, expected the one that masks/ belongs to")
         if images and masks:
-            files = [str(path.relative_to(root)) for path in (*images, masks, *_pictures(masks))]
+            files = [str(path.relative_to(root)) for path in (*images, masks, *_pictures(folder, MASKS))]
             rows.append(FileRow(folder.name + images[0].suffix, (files[0],), tuple(files[1:])))
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")

@@ -328,7 +328,9 @@ def say_profile(profile: dict[str, Any]) -> None:
         gpus = torch.cuda.device_count()
         idle = gpus - profile["processes"] // profile["machines"]
         if idle > 0:
-            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile['machines']} {_script()}"
+            remedy = (
+                f"accelerate launch --multi_gpu --num_processes {gpus * profile['machines']} {shlex.quote(sys.argv[0])}"
+            )
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
 
 
@@ -358,12 +360,7 @@ def launcher_words() -> list[str]:
 
 def _launch_line(profile: str) -> str:
     """The command that starts this script with one of the repository's profiles."""
-    command = f"accelerate launch --config_file accelerate_configs/{profile}.yaml {_script()}"
+    command = f"accelerate launch --config_file accelerate_configs/{profile}.yaml {shlex.quote(sys.argv[0])}"
     if profile == "multi_cpu":
         return f"ACCELERATE_USE_CPU=true {command}"
     return command
-
-
-def _script() -> str:
-    """This script, as a shell takes it."""
-    return shlex.quote(sys.argv[0])

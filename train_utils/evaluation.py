@@ -100,15 +100,12 @@ def evaluate(
                 counts = counts + task.counts(target)
                 sums = sums + image_sums.to(counts.dtype)
     model.train()
-    sums = accelerator.reduce(sums, "sum")
-    counts = accelerator.reduce(counts, "sum")
-    scores.sums = accelerator.reduce(scores.sums, "sum")
-    scores.by_image = accelerator.reduce(scores.by_image, "sum")
-    reliability = accelerator.reduce(reliability, "sum")
-    unreadable = accelerator.reduce(unreadable, "sum")
+    sums, counts, *results = accelerator.reduce(
+        [sums, counts, scores.sums, scores.by_image, reliability, unreadable], "sum"
+    )
     loss = (sums / torch.where(counts > 0, counts, 1)).sum()
-    results = download([scores.sums, scores.by_image, reliability, loss, unreadable])  # one wait for the device
-    scores.sums, scores.by_image, scores.reliability, loss, unreadable = results
+    results = download([*results, loss])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, unreadable, loss = results
     return Evaluation(step, loss.item(), scores, unreadable.nonzero().flatten().tolist())
 
 

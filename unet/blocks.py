@@ -161,18 +161,13 @@ class Up(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)
-        missing = [skip_side - side for skip_side, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
-        if any(missing) or torch.jit.is_tracing():  # the pooling rounded a side down; a graph is for all sizes
-            x = F.pad(x, _pads_around(missing))
+        pads: list[int] = []
+        for skip_side, side in zip(skip.shape[2:], x.shape[2:], strict=True):
+            missing = skip_side - side
+            pads = [missing // 2, missing - missing // 2, *pads]  # the last axis comes first
+        if any(pads) or torch.jit.is_tracing():  # the pooling rounded a side down; a graph is for all sizes
+            x = F.pad(x, pads)
         return self.conv(torch.cat([skip, x], dim=1))
-
-
-def _pads_around(missing: Sequence[int]) -> list[int]:
-    """The argument of `F.pad` that adds `missing` pixels along each axis, half before the image and half behind it."""
-    pads = []
-    for pixels in reversed(missing):  # the last axis comes first
-        pads += [pixels // 2, pixels - pixels // 2]
-    return pads
 
 
 class OutConv(nn.Module):

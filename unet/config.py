@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,9 @@ Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number 
 MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
 SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
+ONE_FOR_EACH = {"mean": "channels", "std": "channels", "class_names": "classes", "class_values": "classes"}
 MaskValue = int | tuple[Byte, Byte, Byte]  # a grey level or an RGB color
 NamedTask = Annotated[dict[str, Any], Limit(lambda task: isinstance(task.get("name"), str), "an object with a name")]
-# a field of a later version; it is written only if it differs from the default: older versions read all other models
-LATER = {"is_later": True}
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Preprocess:
     class_names: tuple[str, ...] = ()
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
-    joined_values: tuple[tuple[MaskValue, Byte], ...] = field(default=(), metadata=LATER)
-    outside_class: Byte | None = field(default=None, metadata=LATER)
+    joined_values: tuple[tuple[MaskValue, Byte], ...] = ()
+    outside_class: Byte | None = None
     detect_unit_range: bool = False
     draft: bool = True
     pixel_types: tuple[str, ...] = ()
@@ -64,8 +63,8 @@ class Preprocess:
     clip: tuple[float, float] | None = None
     standardize: bool = False
     turned: bool = True
-    bands: tuple[str, ...] = field(default=(), metadata=LATER)
-    place: bool = field(default=False, metadata=LATER)
+    bands: tuple[str, ...] = ()
+    place: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -125,8 +124,8 @@ class UNetConfig:
     dims: Annotated[int, OneOf((2, 3))] = 2
     kernels: Axes = ()
     strides: Axes = ()
-    task: NamedTask | None = field(default=None, metadata=LATER)
-    temperature: Positive = field(default=1.0, metadata=LATER)
+    task: NamedTask | None = None
+    temperature: Positive = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -136,10 +135,11 @@ class UNetConfig:
         expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
         self._expect_levels("kernels", self.depth + 1, (1, 3))
         self._expect_levels("strides", self.depth, (1, 2))
-        self._expect_one_for_each("mean", self.network_channels, "channels")
-        self._expect_one_for_each("std", self.network_channels, "channels")
-        self._expect_one_for_each("class_names", self.num_classes, "classes")
-        self._expect_one_for_each("class_values", self.num_classes, "classes")
+        counts = {"channels": self.network_channels, "classes": self.num_classes}
+        for name, things in ONE_FOR_EACH.items():
+            values = getattr(self.preprocess, name)
+            is_complete = len(values) in (0, counts[things])
+            expect(name, values, is_complete, f"one for each of {counts[things]} {things}")
 
     def _expect_levels(self, name: str, levels: int, choices: tuple[int, int]) -> None:
         """Raises ValueError unless the field is empty, or has one of `choices` for each axis of `levels` levels."""
@@ -150,23 +150,14 @@ class UNetConfig:
         choices_text = " and ".join(map(str, choices))
         expect(name, values, is_valid, f"{levels} times {self.dims} numbers of {choices_text}")
 
-    def _expect_one_for_each(self, name: str, count: int, things: str) -> None:
-        """Raises ValueError unless the field of the preprocessing is empty, or has `count` values."""
-        values = getattr(self.preprocess, name)
-        if values and len(values) != count:
-            raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {things}")
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "UNetConfig":
         """The config that config.json holds. Raises ValueError for entries of a newer version, and for wrong values."""
         return from_json(cls, content, "the config")
 
     def to_json(self) -> dict[str, Any]:
-        """The content of config.json; entries of later versions are left out if they have their default."""
-        values = asdict(self)
-        _drop_defaults(values, UNetConfig)
-        _drop_defaults(values["preprocess"], Preprocess)
-        return values
+        """The content of config.json."""
+        return asdict(self)
 
     @property
     def level_kernels(self) -> Axes:
@@ -191,13 +182,6 @@ class UNetConfig:
         if self.encoder is None:
             return self.in_channels
         return self.encoder.get("num_channels", 3)
-
-
-def _drop_defaults(values: dict[str, Any], kind: type[Any]) -> None:
-    """Delete the entries of later versions whose value is the default of the dataclass `kind`."""
-    for entry in fields(kind):
-        if "is_later" in entry.metadata and values[entry.name] == entry.default:
-            del values[entry.name]
 
 
 class NetworkAxes(NamedTuple):

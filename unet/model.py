@@ -92,7 +92,10 @@ class UNet(
             of its divisor. With deep supervision, in training, a list of the logits of each level, finest first.
         """
         coarser: list[Tensor] = []  # features for the heads
-        with self._blocks_recomputed():
+        context: AbstractContextManager[None] = nullcontext()
+        if self.activation_checkpointing and self.training:
+            context = recompute_blocks(self.blocks)
+        with context:
             skips = self._way_down(images)  # the features of each level, finest first
             x = self.dropout(skips.pop())
             for up in self.ups:
@@ -106,12 +109,6 @@ class UNet(
         for head, features in zip(self.heads, coarser, strict=True):
             levels.append(head(features))
         return levels
-
-    def _blocks_recomputed(self) -> AbstractContextManager[None]:
-        """A context in which activation checkpointing, if it is on, has blocks run again in the backward pass."""
-        if self.activation_checkpointing and self.training:
-            return recompute_blocks(self.blocks)
-        return nullcontext()
 
     def _way_down(self, images: Tensor) -> list[Tensor]:
         """The features (B, channels, ...) of each level, finest first: of the stem, then of each step down."""
@@ -154,12 +151,10 @@ class UNet(
 
     def _pad(self, x: Tensor) -> Tensor:
         """Pad short sides with their border pixels, as `forward` describes."""
-        size = x.shape[2:]
-        missing = [padded_side - side for padded_side, side in zip(self._padded_size(size), size, strict=True)]
         pads = []
-        for pixels in reversed(missing):  # the last axis comes first
-            pads += [0, pixels]
-        return F.pad(x, pads, mode="replicate") if any(missing) else x
+        for side, padded_side in zip(x.shape[2:], self._padded_size(x.shape[2:]), strict=True):
+            pads = [0, padded_side - side, *pads]  # the last axis comes first
+        return F.pad(x, pads, mode="replicate") if any(pads) else x
 
     def _padded_size(self, size: Sequence[int]) -> list[int]:
         """The size (*spatial) that an image of `size` is padded to."""

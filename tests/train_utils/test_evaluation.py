@@ -166,7 +166,7 @@ def evaluated(network: UNet, first: int = 0, processes: int = 1, pixel: float = 
     """
     accelerator = new_accelerator()
     accelerator.unwrap_model = lambda model: model
-    accelerator.reduce = lambda values, reduction: values * processes
+    accelerator.reduce = lambda values, reduction: [value * processes for value in values]
     targets = [ClassTarget(torch.full((side, side), value)) for side, value in [(4, 1), (8, 0), (4, 255)]]
     batches = [
         {"images": torch.rand(2, 1, 8, 8), "targets": targets[:2], "indices": [1, 2]},

@@ -14,15 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from data_utils.config import BATCH, DATA, FIRST, NETWORK, OPTIMIZATION, RUN, DataConfig
 from runtime.launch import COMM_HOOKS
 from runtime.settings import setting
-from runtime.values import (
-    Amount,
-    Count,
-    Fraction,
-    Limit,
-    Natural,
-    OneOf,
-    Positive,
-)
+from runtime.values import Amount, Count, Fraction, Limit, Natural, OneOf, Positive
 from tasks import TASKS
 from tasks.losses import LOSSES
 from train_utils.optim import OPTIMIZERS, SCHEDULES

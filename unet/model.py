@@ -151,7 +151,7 @@ class UNet(
 
     def _pad(self, x: Tensor) -> Tensor:
         """Pad short sides with their border pixels, as `forward` describes."""
-        pads = []
+        pads: list[int] = []
         for side, padded_side in zip(x.shape[2:], self._padded_size(x.shape[2:]), strict=True):
             pads = [0, padded_side - side, *pads]  # the last axis comes first
         return F.pad(x, pads, mode="replicate") if any(pads) else x

@@ -99,31 +99,10 @@ def test_masks_without_a_likely_mistake_are_not_warned_of(tmp_path, masks, flags
     assert not [text for text in warnings if "255" in text or "few" in text or "holds" in text]
 
 
-@pytest.mark.parametrize("training", [1, 2, 3])
-def test_fewer_than_four_images_of_both_splits_are_very_few(training):
-    lines = warnings_of(split_of(*[TWO] * training), split_of(TWO))
-    counts = f"{training + 1} images are very few ({training} for training and 1 for validation): the score will be"
-    assert [line.startswith(counts) for line in lines] == [True] * (training < 3)
-
-
 @pytest.mark.parametrize(("validation", "is_said"), [(1, True), (2, False)])
 def test_the_score_of_a_single_validation_volume_is_said_to_be_luck(validation, is_said):
     lines = warnings_of(split_of(*[TWO] * 4, dims=3), split_of(*[TWO] * validation, dims=3))
     assert [line.startswith("the score will be that of a single validation") for line in lines] == [True] * is_said
-
-
-@pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])
-def test_ignored_pixels_are_much_from_a_fifth_on(ignored_pixels, is_said):
-    class_map = ClassMap(("sky", "land"), (0, 1), 255)
-    lines = warnings_of(split_of(*[{0: 50, 1: 50 - ignored_pixels, 255: ignored_pixels}] * 4), class_map=class_map)
-    assert [line.startswith("255 counts nowhere, as unlabeled, and 21% of all") for line in lines] == [True] * is_said
-
-
-@pytest.mark.parametrize(("largest", "is_said"), [(99, True), (100, False)])
-def test_255_among_classes_is_suspect_where_the_others_are_below_a_hundred(largest, is_said):
-    class_map = ClassMap(("a", "b", "c"), (0, largest, 255), None)
-    lines = warnings_of(split_of(*[{0: 50, largest: 40, 255: 10}] * 4), class_map=class_map)
-    assert [line.startswith("255 became a class, with 10% of all mask pixels") for line in lines] == [True] * is_said
 
 
 @pytest.mark.parametrize(("pixels", "is_rare"), [(9, True), (11, False)])

@@ -34,13 +34,6 @@ from train_utils.check_data import check_data
 from unet.config import IGNORE_INDEX, Preprocess
 
 
-def test_class_pixels_are_those_of_all_masks(tmp_path):
-    folder = write_folder(tmp_path / "data", 20, seed=0)
-    masks = [np.array(Image.open(path)) for path in (folder / "masks").iterdir()]
-    expected = tuple(sum(int((mask == value).sum()) for mask in masks) for value in (0, 255))
-    assert load_info(folder).reader.class_pixels == expected
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_fingerprint_changes_with_files_that_change(tmp_path, split):
     write_splits(tmp_path, 6, 3)
@@ -78,18 +71,6 @@ def test_masks_of_many_values_outside_the_classes_are_ignored_on_request(tmp_pat
     info = load_info(tmp_path, classes=CLASSES, outside="ignore")
     assert info.train.bad == info.val.bad == {}
     assert check_data(DataConfig(str(tmp_path), classes=CLASSES, outside="ignore"))[1] == 0
-
-
-def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
-    write_splits(tmp_path, 5, 2)
-    masks = {file: np.array(Image.open(file)) for file in tmp_path.glob("*/masks/*")}
-    file = tmp_path / "train" / "masks" / "cell_03.png"
-    stray = masks.pop(file)
-    stray[0, 0] = 37
-    Image.fromarray(stray).save(file)
-    info = load_info(tmp_path, classes="0=ground,255=cell", on_bad_sample="skip")
-    counts = [sum(int((mask == value).sum()) for mask in masks.values()) for value in (0, 255)]
-    assert [*info.reader.class_pixels] == counts
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.inspections import inspected
 from support.volumes import write_volume
 
 from data_utils.analysis.inspect_record import Inspection
-from data_utils.analysis.problems import Problem, describe_excess, merge_equal
+from data_utils.analysis.problems import Problem, merge_equal
 from data_utils.image_io.formats import Box, PointSource, VolumeFile
 from data_utils.image_io.rasters import Raster
 from data_utils.point_states import ABSENT, PRESENT
@@ -93,13 +93,6 @@ def test_an_image_that_is_damaged_behind_its_header_is_found_where_images_are_de
     assert inspected(record, decodes=True).kind == "image cannot be read"
 
 
-def test_too_many_values_may_be_smoothed_edges_numbers_of_objects_or_images():
-    text = describe_excess(dict.fromkeys(range(256), 1))
-    assert "are these smoothed edges (JPEG, interpolation)?" in text
-    assert "numbers of objects (--task objects)" in text
-    assert text.endswith("are images and masks swapped?")
-
-
 def test_problems_of_four_files_are_a_one_line_error_whatever_their_values():
     texts = [f"{name}.png: mask values {number}7, 9{number} belong to no class" for number, name in enumerate("abcd")]
     assert merge_equal(texts) == ["4 files (a.png, b.png, c.png, ...): mask values 07, 90 belong to no class"]
@@ -164,10 +157,6 @@ def test_places_of_a_class_are_spread_over_all_strips(large_mask, value):
     assert (mask[tuple(places.T)] == value).all()
     assert places[:, 0].min() < 40
     assert places[:, 0].max() > 120
-
-
-def test_the_place_of_a_single_pixel_is_found(large_mask):
-    assert inspected(large_mask[0], windows=True).class_locations[9].tolist() == [[150, 7]]
 
 
 def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, in_strips):
@@ -254,20 +243,6 @@ def test_a_thousand_places_of_many_voxels_are_the_same_on_every_start(tmp_path):
 
 
 ZEROS = np.zeros((3, 4, 5), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("label", "options", "kind", "text"),
-    [
-        (np.zeros((3, 4, 6), np.uint8), {}, "label of another shape", "a: image is 3 x 4 x 5, its label 3 x 4 x 6"),
-        (ZEROS, {"spacing": (2.5, 1.0, 1.0)}, "label of another affine", "a: the affines of image and label differ by"),
-    ],
-    ids=["size", "spacing"],
-)
-def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path, label, options, kind, text):
-    problem = inspected(volume_record(tmp_path, ZEROS, label, **options))
-    assert problem.kind == kind
-    assert problem.text.startswith(text)
 
 
 def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):

@@ -206,20 +206,6 @@ def test_many_values_with_gaps_may_be_spoiled_too(tmp_path, spoil):
         load_info(folder)
 
 
-@pytest.fixture(params=["blurred", "JPEG 75"])
-def four_spoiled_masks(request, tmp_path):
-    """A data set in which four of five masks have invented values."""
-    values, spoil = SPOILED[request.param]
-    return write(tmp_path, [spoil(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
-
-
-def test_the_flags_that_the_message_names_train(four_spoiled_masks):
-    info = load_info(four_spoiled_masks, classes="0=background,255=cell", outside="ignore")
-    soft = Image.open(four_spoiled_masks / "masks" / "00.png")
-    indices = info.reader.class_map.encode(np.array(soft), "soft")
-    assert set(np.unique(indices)) == {0, 1, 255}
-
-
 def test_labels_of_volumes_may_be_spoiled_too(tmp_path):
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()

@@ -140,14 +140,6 @@ def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
             assert np.array_equal(read_mask(image, name, box=Box(3, 17, 2, 29)), values[3:17, 2:29])
 
 
-@pytest.mark.parametrize("wrap", [str, lambda path: path])
-@pytest.mark.parametrize("name", ["mask.png", "mask.npy", "MASK.NPY"])
-def test_a_mask_is_read_from_a_path(tmp_path, name, wrap):
-    path = tmp_path / name
-    path.write_bytes(FORMATS["npy uint8" if name.lower().endswith("npy") else "L png"])
-    np.testing.assert_array_equal(read_mask(wrap(path), name), INDICES)
-
-
 BINARY = INDICES > 0
 BINARY_FORMATS = {
     "png": encoded(Image.fromarray(BINARY), "png"),
@@ -204,13 +196,6 @@ def test_a_bad_mask_is_a_one_line_error_with_its_name(source, reason):
     assert "\n" not in str(error.value)
 
 
-def test_values_and_their_pixels_are_counted_over_all_masks():
-    sources = [(FORMATS["L png"], "a"), (np.full((3, 4), 7, np.uint8), "b"), (np.full((1, 1), -1), "c")]
-    expected = {value: int((value == INDICES).sum()) for value in range(3)}
-    assert discover(sources) == expected | {7: 12, -1: 1}
-    assert all(type(value) is int for pair in discover(sources).items() for value in pair)
-
-
 @pytest.mark.parametrize("suffix", [".gif", ".png"])
 def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     indices = np.zeros((40, 50), np.uint8)
@@ -236,28 +221,6 @@ def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():
 def test_color_masks_and_masks_of_numbers_do_not_mix():
     with pytest.raises(DataError, match=r"b\.png is a color mask and a\.png one of numbers"):
         discover([(FORMATS["L png"], "a.png"), (FORMATS["RGB png"], "b.png")])
-
-
-def test_the_first_bad_mask_is_named():
-    with pytest.raises(DataError, match=r"1 of 10 pairs cannot be used: 3\.png"):
-        discover([(INDICES if i != 3 else b"", f"{i}.png") for i in range(10)])
-
-
-STEPS = np.random.default_rng(0).integers(0, 8, (40, 40, 3)).astype(np.uint8)
-
-
-@pytest.mark.parametrize("mask", [np.arange(256, dtype=np.uint8)[None].repeat(2, axis=0), STEPS], ids=["grey", "color"])
-def test_a_mask_of_smoothed_edges_is_recognized(mask):
-    with pytest.raises(DataError, match="smoothed edges"):
-        discover([(mask, "a.png")])
-
-
-def test_a_lossy_jpeg_mask_is_recognized_and_an_exact_one_is_read():
-    circle = Image.fromarray(np.uint8(np.hypot(*np.mgrid[-20:20, -20:20]) < 15) * 255)
-    with pytest.raises(DataError, match=r"a\.jpg: mask is a JPEG with the values .*PNG"):
-        discover([(encoded(circle, "jpeg"), "a.jpg")])
-    blocks = Image.fromarray(np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((8, 8), np.uint8)))
-    assert discover([(encoded(blocks, "jpeg", quality=100), "exact.jpg")]) == {0: 128, 255: 128}
 
 
 def test_numbers_of_objects_over_many_masks_are_recognized():

@@ -137,13 +137,6 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
     assert placed.dtype == np.uint16
 
 
-@pytest.mark.parametrize("crs", [UTM, None], ids=["with a CRS", "without"])
-def test_a_mask_of_another_size_is_placed(tmp_path, crs):
-    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
-    smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8), crs=crs))
-    assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
-
-
 def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):
     image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     plain = str(write_raster(tmp_path / "plain.tif", np.ones((1, 8, 9), np.uint8), crs=None))
@@ -166,22 +159,6 @@ def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, m
         assert np.array_equal(picture.pixels(picture.rows(0, 8)), whole)
         assert np.array_equal(picture.pixels(Box(2, 7, 3, 8)), whole[2:7, 3:8])
     assert np.array_equal(coarse_mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])
-
-
-def test_masks_that_are_shifted_by_half_a_pixel_are_a_one_line_error(tmp_path):
-    write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
-    info = load_dataset_info(class_config(tmp_path))
-    (line,) = [line for line in info.warnings if "shifted" in line]
-    assert "3 masks" in line
-    assert "+0.50 to the right and +0.50 down" in line
-    assert line in check_data(class_config(tmp_path))[0]
-
-
-def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
-    placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
-    pictures = [placed, str(tmp_path / "b.png")]
-    records = with_places(Records(ListRows([{"image": image, "target": mask, "name": "a"} for image in pictures])))
-    assert records[1]["target"] == mask
 
 
 SHIFTS = {

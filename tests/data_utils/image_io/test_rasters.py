@@ -24,7 +24,6 @@ from data_utils.image_io.rasters import band_indices, open_bands
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
 from data_utils.loading.dataset import TrainingDataset
 from runtime.errors import DataError, ImageError
-from tasks.drawing import to_rgb
 from unet.config import Preprocess
 
 LAYOUTS = [
@@ -72,36 +71,6 @@ def test_planes_without_place_are_bands(tmp_path):
     assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), bands[:, :, [2, 0]])
 
 
-@pytest.mark.parametrize(
-    ("tag", "layout"),
-    [
-        ("ImageLength", {}),
-        ("ImageWidth", {}),
-        ("RowsPerStrip", {}),
-        ("TileLength", {"tiled": True, "blockxsize": 16, "blockysize": 16}),
-        ("TileWidth", {"tiled": True, "blockxsize": 16, "blockysize": 16}),
-    ],
-)
-def test_a_raster_with_a_side_of_zero_pixels_is_refused(tag, layout, tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8), **layout)
-    with tifffile.TiffFile(path, mode="r+b") as file:
-        file.pages[0].tags[tag].overwrite(0)
-    with pytest.raises(ImageError, match=r"^a cannot be read"):
-        read_header(path, "a")
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [(b"no tiff", "not a TIFF file"), (None, "it is not a regular file")],
-    ids=["damaged", "device"],
-)
-def test_bands_of_a_file_that_cannot_be_read_are_refused(tmp_path, content, line):
-    path = tmp_path / "a.tif"
-    path.symlink_to("/dev/null") if content is None else path.write_bytes(content)
-    with pytest.raises(ImageError, match=rf"a: image cannot be read \({line}"):
-        read_image(BandSource((str(path),), ("1",)), "a")
-
-
 @pytest.fixture(params=[0, -9999.0, float("nan")])
 def raster_with_gaps(request, tmp_path):
     """A raster of four bands that lacks data in five rows of all bands, and in two rows of one."""
@@ -127,10 +96,6 @@ def test_pixels_without_data_do_not_count_in_statistics(raster_with_gaps):
         truth = file.read(masked=True).reshape(4, -1)
     assert np.allclose(mean, truth.mean(axis=1))
     assert np.allclose(std, truth.std(axis=1))
-
-
-def test_pixels_without_data_are_drawn_black(raster_with_gaps):
-    assert (to_rgb(read_image(raster_with_gaps))[:5] == 0).all()
 
 
 def transparent_colors() -> np.ndarray:
@@ -187,12 +152,6 @@ def test_a_band_that_a_file_lacks_is_named_with_those_it_has(tmp_path, missing):
     line = rf"a\.tif.*has 4 bands, none called {missing}; its bands are B02, B03, B04, B08"
     with pytest.raises(ImageError, match=line):
         read_image(BandSource((str(path),), (missing,)))
-
-
-def test_names_of_bands_come_before_their_numbers(tmp_path):
-    bands, _ = scene(0, channels=2)
-    path = write_raster(tmp_path / "a.tif", bands, names=("2", "1"))
-    assert np.array_equal(read_image(BandSource((str(path),), ("2",)))[:, :, 0], bands[0])
 
 
 @pytest.mark.parametrize("compression", ["lzw", "zstd", "lerc", "packbits", "jpeg"])
@@ -429,19 +388,6 @@ def test_the_lowest_number_of_float32_is_no_data_however_it_is_written(tmp_path,
     path = written_raster(tmp_path / "a.tif", values, (42113, "s", 0, text, False))
     assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
     assert read_image(path)[:, :, 0].mask.tolist() == [[False, False], [True, False]]
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
-def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
-    bands = np.random.default_rng(0).integers(0, 60_000, (3, 20, 30)).astype(dtype)
-    image = read_image(write_raster(tmp_path / "a.tif", bands, interleave="band"))
-    assert image.dtype == dtype
-    assert np.array_equal(image, np.moveaxis(bands, 0, 2))
-
-
-def test_the_own_name_of_a_band_comes_before_words_of_others():
-    assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
-    assert band_indices(["Maß", "x Maß"], "maß") == [0]
 
 
 def test_a_strip_of_as_many_rows_as_a_tag_can_hold_ends_with_the_image(tmp_path):

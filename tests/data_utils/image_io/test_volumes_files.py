@@ -5,7 +5,6 @@ Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py, 
 
 import gzip
 import io
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,14 +20,13 @@ from support.volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 from data_utils.analysis.inspect_record import Inspection
 from data_utils.analysis.problems import Problem
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.resize import nearest, resize_image, resize_mask
+from data_utils.image_io.resize import resize_image
 from data_utils.image_io.volumes import (
     VolumeHeader,
     read_label_volume,
     read_volume,
     read_volume_header,
     same_grid,
-    volume_stem,
     write_volume,
 )
 from data_utils.loading.volume_input import VolumeInput
@@ -62,13 +60,6 @@ def test_voxels_are_read_in_the_canonical_axes_of_nibabel(tmp_path, affine):
     assert np.array_equal(voxels[..., 0], np.asarray(canonical.dataobj).T)
     assert header.affine == pytest.approx(canonical.affine)
     assert header.spacing == pytest.approx(canonical.header.get_zooms()[::-1])
-
-
-@pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
-def test_a_header_is_that_of_the_volume(tmp_path, affine):
-    volume = source(write_nifti(tmp_path / "a.nii.gz", case(0)[0], affine))
-    _, header = read_volume(volume, "a")
-    assert read_volume_header(volume, "a")._replace(affine=0) == header._replace(affine=0)
 
 
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
@@ -169,14 +160,6 @@ def test_a_stack_and_its_mask_have_the_spacing_that_is_given(tmp_path, name):
     assert np.array_equal(mask.dataobj, array.T)
     assert mask.header.get_zooms() == (1.5, 2.0, 3.0)
     assert mask.header.get_xyzt_units()[0] == "mm"
-
-
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [("a.nii.gz", "a"), ("a.b.NII", "a.b"), ("c.nrrd", "c"), ("d.npy", "d"), ("e", "e"), ("a.b.npy", "a.b")],
-)
-def test_the_stem_of_a_volume_is_its_name_without_ending(name, stem):
-    assert volume_stem(name) == stem
 
 
 @pytest.mark.parametrize("name", ["a.nrrd", "a.mha"])
@@ -328,19 +311,6 @@ def test_a_volume_of_other_channels_than_the_model_takes_is_refused(tmp_path):
         VolumeInput.read(source(path), Preprocess(), 3, "a")
 
 
-def test_a_grey_volume_is_repeated_for_a_model_of_several_channels(tmp_path):
-    grey = VolumeInput.read(source(write_nifti(tmp_path / "a.nii.gz", IMAGE)), Preprocess(), 3, "a").whole()
-    assert grey.shape == (3, 8, 10, 12)
-    assert np.array_equal(grey[0], grey[2])
-
-
-@pytest.mark.parametrize(("shape", "size"), [((9, 7), (4, 15)), ((9, 7, 3), (9, 5)), ((5, 9, 7), (10, 4, 7))], ids=str)
-def test_masks_of_any_number_of_axes_take_the_nearest_value(shape, size):
-    mask = np.random.default_rng(0).integers(0, 9, shape, dtype=np.uint8)
-    places = np.ix_(*(nearest(want, have) for want, have in zip(size, shape, strict=False)))
-    assert np.array_equal(resize_mask(mask, size), mask[places])
-
-
 STORED = {
     "int16": nibabel.Nifti1Image(IMAGE, ANISOTROPIC).to_bytes(),
     "float32": nibabel.Nifti1Image(IMAGE.astype(np.float32), LPS).to_bytes(),
@@ -388,20 +358,6 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         out = io.BytesIO()
         write_volume(out, np.zeros(header.size, np.uint8), source(path))
         assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels
-
-
-def volume_of_one(folder: Path, voxel: float, kind: type = np.float32) -> VolumeFile:
-    """A volume of zeros but for one voxel."""
-    voxels = np.zeros((2, 2, 2), kind)
-    voxels[1, 1, 1] = voxel
-    return source(write_nifti(folder / "a.nii", voxels))
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("voxel", [1.1e30, -1.1e30, np.nan])
-def test_voxels_whose_squares_float32_does_not_hold_are_refused(tmp_path, voxel, kind):
-    with pytest.raises(ImageError, match="a: has pixels that are not numbers"):
-        read_volume(volume_of_one(tmp_path, voxel, kind), "a")
 
 
 def header_of(side: float, moved: float) -> VolumeHeader:
@@ -461,43 +417,6 @@ def test_a_stack_of_four_axes_has_channels(tmp_path, shape, channels):
     assert np.array_equal(voxels, stack.reshape(3, 4, 5, channels))
 
 
-@pytest.mark.parametrize("shape", [(5, 2), (1, 3, 4, 5, 2)])
-def test_a_stack_of_two_or_five_axes_is_refused(tmp_path, shape):
-    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
-    line = f"its shape is {shape}, not (z, y, x) or (z, y, x, channels)"
-    with pytest.raises(ImageError, match=re.escape(line)):
-        read_volume(source(tmp_path / "a.npy"), "a")
-
-
-@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")], ids=str)
-@pytest.mark.parametrize(
-    ("other", "line"),
-    [
-        (IMAGE.astype(np.complex64), "a: has voxels of type complex64, expected one real number for each channel"),
-        (np.stack([IMAGE, IMAGE], axis=3), "a: its channels have different shapes or affines"),
-        (IMAGE[:, :, :-1], "a: its channels have different shapes or affines"),
-    ],
-    ids=["complex", "of channels", "of another shape"],
-)
-def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path, other, line, order):
-    paths = {
-        "first": write_nifti(tmp_path / "first.nii", IMAGE),
-        "second": write_nifti(tmp_path / "second.nii", other),
-    }
-    with pytest.raises(ImageError, match=line):
-        read_volume(source(*(paths[name] for name in order)), "a")
-
-
-def test_two_channels_are_read_in_a_type_that_holds_both(tmp_path):
-    first = write_nifti(tmp_path / "first.nii", np.full((2, 3, 4), 200, np.uint8))
-    second = write_nifti(tmp_path / "second.nii", np.full((2, 3, 4), -5, np.int16))
-    voxels, header = read_volume(source(first, second), "a")
-    assert header.dtype == voxels.dtype == "int16"
-    assert header.channels == 2
-    assert (voxels[..., 0] == 200).all()
-    assert (voxels[..., 1] == -5).all()
-
-
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_scale_that_makes_voxels_infinite_is_a_one_line_error(tmp_path):
     image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
@@ -541,13 +460,3 @@ def test_labels_of_volumes_take_the_smallest_type_that_holds_them(tmp_path, high
     values, _ = read_label_volume(VolumeFile((str(write_nifti(tmp_path / "a.nii", voxels)),)), "a")
     assert values.dtype == dtype
     assert values.max() == highest
-
-
-def test_numbers_that_only_begin_elsewhere_are_moved(tmp_path):
-    image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
-    image.header.set_slope_inter(1, -1024)
-    nibabel.save(image, tmp_path / "a.nii.gz")
-    voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
-    assert header.dtype == "float32"
-    assert voxels.min() == -1024
-    assert voxels.max() == -1001

@@ -99,25 +99,3 @@ def test_a_half_turn_is_no_mirror_image():
     assert not Augmentation(-np.eye(2)).is_mirrored
     assert Augmentation(np.diag([1.0, -1.0])).is_mirrored
     assert Augmentation(-np.eye(3)).is_mirrored
-
-
-def anisotropic_augmentations(spacing: tuple[float, float, float]) -> list[Augmentation]:
-    options = {"strength": "strong", "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": spacing}
-    return [sample_augmentation((0, index), **options) for index in range(80)]
-
-
-@pytest.mark.parametrize(("coarse", "is_alike"), [(2.0, True), (2.01, False)])
-def test_axes_are_alike_up_to_twice_the_spacing(coarse, is_alike):
-    augmentations = anisotropic_augmentations((coarse, 1.0, 1.0))
-    assert any(augmentation.matrix[2, 0] for augmentation in augmentations) is is_alike
-    effects = [effect for augmentation in augmentations for effect in augmentation.effects]
-    assert any(isinstance(effect, LowerResolution) and effect.shares[0] < 1 for effect in effects) is is_alike
-
-
-@pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
-@pytest.mark.parametrize(("size", "spacing"), [((20, 30), None), ((8, 9, 10), (1.0, 1.0, 1.0))])
-@pytest.mark.parametrize("may_mirror", [False, True])
-def test_an_image_or_volume_is_mirrored_only_where_that_has_an_answer(strength, size, spacing, may_mirror):
-    options = {"strength": strength, "seed": 0, "size": size, "channels": 1, "spacing": spacing}
-    augmentations = [sample_augmentation((0, index), may_mirror=may_mirror, **options) for index in range(30)]
-    assert any(augmentation.is_mirrored for augmentation in augmentations) is may_mirror

@@ -16,7 +16,6 @@ from data_utils.loading.batch_sampler import (
     Slot,
     TrainingSampler,
     epoch_steps,
-    images_per_batch,
     padded_shapes,
     stream_steps,
 )
@@ -81,18 +80,6 @@ def test_a_resumed_run_continues_with_the_remaining_steps():
     assert images_of_steps(4, 2, range(5, 20)) == images_of_steps(4, 2, range(20))[5:]
 
 
-def test_all_images_of_a_step_share_one_shape_that_holds_them():
-    original = sizes()
-    for step in images_of_steps(2, 2, range(16)):
-        assert len({shape for _, _, shape in step}) == 1
-        assert all((original[index] <= shape).all() for index, _, shape in step)
-
-
-@pytest.mark.parametrize(("shape", "images"), [((5, 10), 2), ((5, 11), 1), ((20, 20), 1), ((2, 5, 2), 5)], ids=str)
-def test_a_batch_has_as_many_images_as_its_pixels_hold(shape, images):
-    assert images_per_batch(100, shape) == images
-
-
 @pytest.mark.parametrize(
     ("batch", "processes", "micro_batch", "accumulation", "sizes", "line"),
     [
@@ -154,11 +141,6 @@ def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other()
     assert batches[0] != batches[2]
 
 
-def test_few_sizes_are_never_padded():
-    few = sizes(100, kinds=1)[:, :1] // 32 * np.array([[32, 48]])
-    assert (padded_shapes(few) == few).all()
-
-
 def test_many_sizes_become_few_shapes():
     many = sizes(3000, kinds=300)
     shapes = padded_shapes(many)
@@ -171,13 +153,6 @@ def test_many_sizes_become_few_shapes():
 
 def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
     assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
-
-
-def test_steps_may_be_made_in_any_order():
-    shapes = np.full((5, 2), 8)
-    batch_split = BatchSplit(4, 1, 4, 1)
-    steps = {step: next(iter(TrainingSampler(shapes, batch_split, 0, [step]))) for step in range(4)}
-    assert list(TrainingSampler(shapes, batch_split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
 
 
 @pytest.fixture(params=[1, 2, 3])

@@ -4,7 +4,6 @@ Module: data_utils/loading/crops.py.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -36,12 +35,6 @@ def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generato
 def first_number(seed: int) -> float:
     """What a generator draws first."""
     return np.random.default_rng(seed).random()
-
-
-def is_even(counts: Counter, number: int) -> bool:
-    """Whether each of `number` outcomes came about as often as the others: within four standard deviations."""
-    mean = counts.total() / number
-    return len(counts) == number and all(abs(count - mean) < 4 * mean**0.5 for count in counts.values())
 
 
 AROUND = [
@@ -86,44 +79,6 @@ def test_a_crop_around_a_pixel_has_it_anywhere_inside(size, crop, pixel, take_cr
     assert starts == set(itertools.product(*possible))
 
 
-def pixel_by_mask(mask: np.ndarray, rng: np.random.Generator) -> tuple[int, int]:
-    """The pixel of a mask that a crop of one pixel takes."""
-    (row, _), (column, _) = crop_window(mask, IGNORE_INDEX, (1, 1), rng)
-    return row, column
-
-
-def pixel_by_locations(mask: np.ndarray, rng: np.random.Generator) -> tuple[int, int]:
-    """The same of an image of three times the rows and twice the columns."""
-    locations = [np.argwhere(mask == value) for value in (4, 7)]
-    (row, _), (column, _) = crop_around(locations, mask.shape, (27, 22), (1, 1), rng)
-    assert row % 3 == 0
-    assert column % 2 == 0
-    return row // 3, column // 2
-
-
-@pytest.mark.parametrize("take_pixel", [pixel_by_mask, pixel_by_locations])
-def test_each_class_and_each_of_its_pixels_is_chosen_as_often(take_pixel):
-    mask = np.full((9, 11), IGNORE_INDEX, np.uint8)
-    mask[2:5, 3:6], mask[8, 9:] = 7, 4
-    chosen = Counter(take_pixel(mask, rng) for rng in generators(900, around_class=True))
-    of_class = {value: Counter({p: n for p, n in chosen.items() if mask[p] == value}) for value in (4, 7)}
-    assert is_even(of_class[4], 2)
-    assert is_even(of_class[7], 9)
-    assert is_even(Counter({value: counts.total() for value, counts in of_class.items()}), 2)
-    assert sum(counts.total() for counts in of_class.values()) == 900
-
-
-def test_a_third_of_the_crops_is_taken_around_a_class():
-    mask = np.zeros((200, 200), np.uint8)
-    mask[100, 100] = 1
-    windows = [
-        crop_around([np.array([(100, 100)])], mask.shape, mask.shape, (1, 1), np.random.default_rng(seed))
-        for seed in range(900)
-    ]
-    crops_around_class = windows.count(((100, 101), (100, 101)))
-    assert 300 - 4 * 200**0.5 < crops_around_class < 300 + 4 * 200**0.5  # four standard deviations
-
-
 def write_large(folder: Path, *, colored: bool = False) -> Path:
     """4 pairs of tiled TIFFs, 200 x 260; class 2 (or a color) in the lower right corner only, the rest 0 and 1."""
     rng = np.random.default_rng(0)
@@ -164,11 +119,6 @@ def plain(large_folder) -> DatasetInfo:
 def in_windows(plain, large_images, large_folder) -> DatasetInfo:
     """The data set whose masks are read in windows."""
     return load_info(large_folder, crop_size=(64, 64))
-
-
-def test_masks_of_large_images_hold_the_classes_of_the_whole(plain, in_windows):
-    assert in_windows.reader.class_pixels == plain.reader.class_pixels
-    assert in_windows.reader.class_map == plain.reader.class_map
 
 
 def test_locations_of_classes_in_large_images_are_those_of_the_whole(plain, in_windows, large_folder):

@@ -16,17 +16,14 @@ import torch
 from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.volumes import write_volume
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
-from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
-from data_utils.sources.records import ListRows, Metadata, Records
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
 from tasks.overlapping.reader import OverlapReader
@@ -110,12 +107,6 @@ def test_training_images_leave_two_values_at_the_lowest_level(folder, depth, sho
     assert info.train.sizes.min() < 32
 
 
-@pytest.mark.parametrize("depth", [2, 4])
-def test_validation_images_have_their_own_size(folder, depth):
-    info = load_info(folder)
-    assert network_shapes(info, UNetConfig(depth=depth)).val.tolist() == info.val.sizes.tolist()
-
-
 def test_a_filler_of_training_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
     image, target, *_ = dataset[Slot(2, 0, (16, 24), is_filler=True)]
@@ -136,13 +127,6 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask(folder):
         assert len(places) == 1
         crops.update(places)
     assert len(crops) > 6  # of 12 epochs
-
-
-def test_a_crop_is_another_for_another_seed(folder):
-    """The records are the same: the validation images are drawn apart."""
-    one, other = (training(folder, crop_size=(8, 12), seed=seed) for seed in (0, 1))
-    slot = Slot(0, 0, (8, 12))
-    assert not torch.equal(other[slot][0], one[slot][0])
 
 
 def test_crops_around_a_rare_class_find_it(tmp_path):
@@ -189,33 +173,6 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1].mask, other[1].mask)
         assert one[3] == other[3]
-
-
-KEYS = [*itertools.product((0, 1), repeat=3)]
-
-
-def drawn_crop(info: DatasetInfo, seed: int, epoch: int, index: int) -> tuple[TrainingDataset, Slot, np.ndarray]:
-    """The data set of this seed, a slot of a crop, and its pixels."""
-    dataset = TrainingDataset(info.train, replace(info, config=replace(info.config, seed=seed)), Preprocess())
-    slot = Slot(index, epoch, (8, 8))
-    return dataset, slot, dataset.sample(slot)[0]
-
-
-@pytest.mark.parametrize(("seed", "epoch", "index"), KEYS)
-def test_a_crop_is_drawn_by_seed_epoch_and_image_alone(info, seed, epoch, index):
-    dataset, _, crop = drawn_crop(info, seed, epoch, index)
-    image, target = dataset.load(index)
-    window = dataset.choose_window(index, target, (8, 8), np.random.default_rng([seed, epoch, index, 1]))
-    assert (crop == image[(slice(None), *(slice(*side) for side in window))]).all()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_one_crop_in_three_is_taken_around_a_pixel_that_a_target_names(info, seed):
-    samples = TrainingDataset(info.train, info, Preprocess())
-    target = SimpleNamespace(locations=lambda: [np.array([[15, 3]])], shape=(16, 24))
-    rows, columns = samples.choose_window(0, target, (2, 2), np.random.default_rng(seed))
-    is_around = np.random.default_rng(seed).random() < 1 / 3
-    assert (rows == (14, 16) and columns[0] <= 3 < columns[1]) == is_around
 
 
 @pytest.fixture(
@@ -277,14 +234,6 @@ def test_an_image_of_other_channels_is_named(info):
         samples.load(1)
     with pytest.raises(ImageError, match=message):
         samples.load_crop(1, (8, 6), np.random.default_rng(0))
-
-
-def test_a_volume_of_other_channels_is_named(info, tmp_path):
-    files = [str(write_volume(tmp_path / f"{name}.nii", np.zeros((3, 4, 5), np.int16))) for name in "ab"]
-    record = {"image": VolumeFile(tuple(files)), "target": None, "name": "case 7"}
-    split = replace(info.train, records=Records(ListRows([record]), Metadata(dims=3)))
-    with pytest.raises(ImageError, match=r"^case 7: has 2 channels, the model takes 3$"):
-        TrainingDataset(split, info, Preprocess()).load(0)
 
 
 def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):

@@ -28,7 +28,6 @@ from tasks.classes.reader import ClassReader
 from unet import Preprocess, UNetConfig
 
 CUBIC = (1.0, 1.0, 1.0)
-THICK = (5.0, 1.0, 1.0)  # (z, y, x) in mm
 STANDARDIZED = Preprocess(spacing=CUBIC, standardize=True)
 LARGE = [(20, 24, 28)] * 3
 
@@ -126,19 +125,6 @@ def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
     assert 9 <= patches_with_class <= 33
 
 
-@pytest.mark.parametrize(
-    ("preprocess", "is_tilted"),
-    [(Preprocess(standardize=True), False), (STANDARDIZED, True)],
-    ids=["thick slices", "resampled"],
-)
-def test_turns_of_a_patch_follow_the_spacing_of_the_network(tmp_path, preprocess, is_tilted):
-    info = write_volumes(tmp_path, LARGE, THICK, augment="strong", crop_size=(8, 12, 16))
-    dataset = TrainingDataset(info.train, info, preprocess)
-    matrices = np.array([dataset[Slot(0, epoch, (8, 12, 16))][2].matrix for epoch in range(4)])
-    assert matrices[:, 0, 1].any()
-    assert matrices[:, 2, :2].any() == is_tilted
-
-
 def volume_loaders(info: DatasetInfo, config: UNetConfig, batch_split: BatchSplit, steps: int = 1, workers: int = 0):
     """The loaders of a network for so many training steps, and for evaluation."""
     shapes, device = network_shapes(info, config), torch.device("cpu")
@@ -146,12 +132,6 @@ def volume_loaders(info: DatasetInfo, config: UNetConfig, batch_split: BatchSpli
 
 
 ONE_PROCESS = BatchSplit(2, groups=1, micro_batch_size=2, accumulation=1)
-
-
-def test_evaluation_sees_volumes_in_the_order_of_their_sizes(tmp_path):
-    info = write_volumes(tmp_path, [(10, 24, 28), (12, 24, 28), (10, 24, 28)], (2.0, 1.0, 1.0), crop_size=(8, 8, 8))
-    _, loader = volume_loaders(info, UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED), ONE_PROCESS)
-    assert [batch["indices"] for batch in loader] == [[0], [2], [1]]
 
 
 def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_own(tmp_path):

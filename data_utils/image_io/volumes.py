@@ -97,23 +97,13 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
     with image_errors(f"{name}: label"):
         values = _upright(stored_volumes[0].read_labels(), header)[..., 0]
-    is_float = values.dtype.kind == "f"
-    lowest = values.min()
-    highest = values.max()
-    if is_float:
-        lowest = np.rint(lowest)
-        highest = np.rint(highest)
-    is_below_range = lowest < 0
-    if is_below_range or not highest < 2**63:  # or NaN
-        extreme = lowest if is_below_range else highest
+    lowest = np.rint(float(values.min()))
+    highest = np.rint(float(values.max()))
+    if lowest < 0 or not highest < 2**63:  # or NaN
+        extreme = lowest if lowest < 0 else highest
         raise DataError(f"{name}: label holds {extreme:.9g}, expected 0 and above")
-    if highest < 256:
-        dtype: type[np.generic] = np.uint8
-    elif highest < 65536:
-        dtype = np.uint16
-    else:
-        dtype = np.int64
-    if not is_float:
+    dtype = np.dtype(np.int64) if highest > 65535 else np.min_scalar_type(int(highest))
+    if values.dtype.kind != "f":
         return values.astype(dtype, copy=False), header
     whole_numbers = np.empty(values.shape, dtype)
     for plane, whole_plane in zip(values, whole_numbers, strict=True):

@@ -72,16 +72,12 @@ class SegmentationDataset(Dataset):
 
     def read(self, slot: Slot) -> tuple[np.ndarray, Target, str | None]:
         """Image (C, *size) at the network's input size, target, and the problem if both are fillers."""
-        problem = self.split.bad.get(slot.index)
-        if problem is None:
-            try:
-                image, target = self.sample(slot)
-                target = self.reader.unknown_target(target.shape) if slot.is_filler else target.renumber()
-                return image, target, None
-            except self.config.skipped_errors as error:
-                problem = str(error)
-        image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
-        return image, self.reader.unknown_target(slot.shape), problem
+        try:
+            image, target = self.sample(slot)
+        except self.config.skipped_errors as error:
+            image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
+            return image, self.reader.unknown_target(slot.shape), str(error)
+        return image, self.reader.unknown_target(target.shape) if slot.is_filler else target.renumber(), None
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
@@ -90,10 +86,12 @@ class SegmentationDataset(Dataset):
     def load(self, index: int) -> Sample:
         """Image (C, *size) and target, from their files unless they are decoded.
 
-        Raises DataError if they do not go together.
+        Raises DataError if they do not go together, and for a sample that is known to be unusable.
         """
         if self.decoded is not None:
             return self.decoded[index]
+        if index in self.split.bad:
+            raise DataError(self.split.bad[index])
         record = self.split.records[index]
         name = record["name"]
         fits = self.fit_targets or self.reader.takes_points
@@ -124,12 +122,7 @@ class SegmentationDataset(Dataset):
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
         key = content and digest(*kind, preprocessing, resampled, content, *self.reader.key, self.split.bad)
-        self.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
-
-    def _decode_good(self, index: int) -> Sample:
-        if index in self.split.bad:
-            raise DataError(self.split.bad[index])
-        return self.load(index)
+        self.decoded = decode_once(self.load, len(self), self.target, key, self.config.skipped_errors)
 
 
 class TrainingDataset(SegmentationDataset):

@@ -170,7 +170,10 @@ class Parcel:
             reason = next((code for code in REMEDIES if os.strerror(code) in str(error)), None)
             if reason is None:
                 raise
-            raise UserError(no_room(reason)) from error
+            raise UserError(
+                f"a loader's worker process cannot pass on a batch ({os.strerror(reason).lower()}): {REMEDIES[reason]},"
+                " or add --num-workers 0"
+            ) from error
 
     def __reduce__(self) -> tuple[Callable, tuple[bytes]]:
         return _unpack, (self.content,)
@@ -196,14 +199,6 @@ class PackedCollate:
         if get_worker_info() is None:
             return batch
         return Parcel(batch)
-
-
-def no_room(reason: int) -> str:
-    """The message for an operating system's error number: why a worker cannot pass on a batch, and what to do."""
-    return (
-        f"a loader's worker process cannot pass on a batch ({os.strerror(reason).lower()}): "
-        f"{REMEDIES[reason]}, or add --num-workers 0"
-    )
 
 
 def raise_open_file_limit() -> None:

@@ -7,9 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
-from support.data_sets import load_info
-from support.folders import write_folder
 from support.inspections import PICTURE, records_of, split_of
 
 from data_utils.analysis.inspect_record import Inspection, Rules
@@ -22,11 +19,9 @@ from data_utils.analysis.inspection import (
 from data_utils.analysis.normalization import measure_foreground
 from data_utils.analysis.problems import Problem
 from data_utils.class_map import ClassMap
-from data_utils.config import DataConfig
 from data_utils.sources.records import ALL, ListRows, Metadata, Records
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
-from train_utils.check_data import check_data
 
 
 @pytest.fixture
@@ -42,10 +37,6 @@ def greys():
 @pytest.fixture
 def colors():
     return split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
-
-
-def test_greys_beside_numbers_are_numbers(numbers, greys):
-    assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
 
 
 def test_greys_beside_colors_are_colors(greys, colors):
@@ -78,14 +69,6 @@ def test_skipping_is_offered_where_something_is_left():
     one.problems[0] = Problem("kind", "a: is empty")
     with pytest.raises(DataError, match=r"^1 of 1 pairs cannot be used: a: is empty$"):
         one.raise_problems(skips=True)
-
-
-def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
-    split = SplitInspection.empty(records_of(5))
-    split.sizes[:] = [[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]]
-    usable = split.usable_sizes()
-    assert usable.tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
-    assert usable.dtype == np.int32
 
 
 def remembered(split: SplitInspection) -> SplitInspection:
@@ -141,11 +124,3 @@ def test_masks_of_few_values_may_hold_too_many_together():
             records.append({"image": PICTURE, "target": target + 20 * row, "name": f"{number}.{row}"})
     with pytest.raises(DataError, match=r"the masks up to 2\.2 hold more than 255 values: 0, 1, 2"):
         inspect_split(Records(ListRows(records)), "reading", Rules())
-
-
-def test_numbers_of_very_many_objects_are_no_problem(tmp_path):
-    folder = write_folder(tmp_path, 4, seed=0)
-    for file in (folder / "masks").iterdir():
-        Image.fromarray(np.arange(40 * 56, dtype=np.uint16).reshape(40, 56) // 4).save(file)
-    assert load_info(folder, task="objects").train.bad == {}
-    assert check_data(DataConfig(str(folder), task="objects"))[1] == 0

@@ -37,20 +37,6 @@ def test_masks_of_different_sizes_are_refused(shape):
         combine_masks(masks, ())
 
 
-def colored(*colors: tuple[int, int, int]) -> np.ndarray:
-    """A mask of one row."""
-    return np.array([colors], np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("first", "values"),
-    [((1, 0, 0), "#000000, #010000, #000100"), ((0, 0, 1), "#000000, #000100, #000001")],
-)
-def test_two_colors_of_one_sum_are_two_values_of_a_mask(first, values):
-    with pytest.raises(DataError, match=f"a: mask of one class holds {values}, expected 0 and one"):
-        binary(colored(first, (0, 1, 0), (0, 0, 0)), "a")
-
-
 def test_pages_of_masks_are_called_by_their_numbers_from_one(tmp_path):
     path = str(tmp_path / "a.tif")
     tifffile.imwrite(path, np.array([[[0, 1]], [[0, 1]], [[1, 2]]], np.uint8), photometric="minisblack")
@@ -139,12 +125,6 @@ def test_all_values_to_ignore_are_unknown_as_greys_and_as_colors(ignored, mask):
     inside, is_ignored = binary(mask, "a", ignored)
     assert inside.tolist() == [[False, True, False, False]]
     assert is_ignored.tolist() == [[False, False, True, True]]
-
-
-def test_classes_behind_one_that_is_left_out_are_there():
-    mask = np.array([[0, 5]], np.uint8)
-    truth, _ = unpack_bits(combine_masks([ClassMask(mask, None, "first"), ClassMask(mask, 1, "second")], ()))
-    assert truth.tolist() == [[0, 2]]
 
 
 @pytest.mark.parametrize(

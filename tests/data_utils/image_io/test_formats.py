@@ -15,11 +15,8 @@ from data_utils.image_io.formats import (
     VolumeFile,
     check_memory,
     format_remedy,
-    image_errors,
-    is_visible_file,
     source_files,
 )
-from runtime.errors import DataError, ImageError
 
 
 def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
@@ -27,21 +24,6 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
     check_memory(2**27, "little")
     with pytest.raises(ValueError, match=r"much needs 0\.1 GB of memory, 0\.0 GB are free"):
         check_memory(2**27 + 1, "much")
-
-
-def test_an_error_of_a_library_names_the_file():
-    with pytest.raises(ImageError, match=r"^a\.png cannot be read \(no header\)$"), image_errors("a.png"):
-        raise IndexError("no header")
-
-
-def test_an_error_of_ours_stays_as_it_is():
-    with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), image_errors("a.png"):
-        raise DataError("b.png: has 3 bands")
-
-
-def test_a_file_counts_by_its_ending_in_any_case_unless_it_is_hidden():
-    names = ("a.png", "A.PNG", "b.Tif", ".a.png", "a.png.txt", "png")
-    assert [name for name in names if is_visible_file(name, (".png", ".tif"))] == ["a.png", "A.PNG", "b.Tif"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from support.picture_folders import png, size_of
 
-from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import (
     decode_mask,
     read_header,
@@ -74,16 +72,6 @@ def test_a_pixel_that_is_no_number_is_named(value):
         read_image(np.array([[[0, value]]], np.float32), "a")
 
 
-def test_a_page_is_the_one_that_its_source_names(tmp_path):
-    path = str(tmp_path / "a.tif")
-    pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
-    tifffile.imwrite(path, pages, photometric="minisblack")
-    for page in range(3):
-        assert read_image(PageFile(path, page)).max() == page
-        assert read_image(PageFile(path, page, reads_place=False), page=2).max() == page
-    assert read_image(PageFile(path, reads_place=False), page=2).max() == 2
-
-
 @pytest.mark.parametrize(
     ("array", "line"),
     [
@@ -127,20 +115,9 @@ def test_the_header_of_an_array_says_its_type_with_its_channels():
         read_header(np.zeros(4), "a")
 
 
-@pytest.mark.parametrize("source", [np.zeros((4, 6, 3)), png(0), Image.new("L", (6, 4))])
-def test_the_size_of_any_source_is_height_and_width(source):
-    assert size_of(source, "x") == (4, 6)
-
-
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [(255, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.int64), (-1, np.int64), (254.0, np.uint8)],
 )
 def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
     assert decode_mask(np.array([[0, value]]), "a").values.dtype == dtype
-
-
-def test_an_array_of_two_values_is_read_as_numbers():
-    pixels = read_image(np.array([[[True, True], [True, False]]]))
-    assert pixels.tolist() == [[[1, 1], [1, 0]]]
-    assert pixels.dtype == np.uint8

@@ -68,12 +68,6 @@ def partly_known() -> tuple[Tensor, ClassTarget]:
     return logits, target
 
 
-def test_counts_of_strips_add_up_exactly(partly_known):
-    logits, target = partly_known
-    parts = [counts_of(TASK, logits[:, :, top : top + 90], target.strip(top, top + 90)) for top in range(0, 1000, 90)]
-    assert torch.equal(sum(parts), counts_of(TASK, logits, target))
-
-
 def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
     whole = counts_of(TASK, *partly_known)
     monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
@@ -109,12 +103,6 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     assert counts[:, 0].sum() == 3
     assert counts[:, 1].sum() == 3
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
-
-
-def test_a_class_at_even_chances_is_predicted_absent():
-    absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
-    counts = counts_of(Overlapping(("a",)), torch.zeros(1, 1, 1, 1), absent)
-    assert counts[:, 1].sum() == 1  # it is right that the class is not there
 
 
 @pytest.fixture

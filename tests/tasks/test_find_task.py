@@ -16,6 +16,7 @@ from tasks.objects.reader import ObjectReader
 from train_utils.check_data import check_data
 
 NOTHING = np.zeros((2, 2), np.uint8)
+COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,9 @@ NOTHING = np.zeros((2, 2), np.uint8)
         ([numbered(255)] * 2, AMBIGUOUS_READING),
         ([numbered(256), NOTHING], "objects"),  # a mask without any object says nothing
         ([NOTHING], "classes"),
+        ([numbered(2)] * 3 + [numbered(9)], "classes"),  # the first three decide whether there are many values
+        ([numbered(2), numbered(2), numbered(3)], AMBIGUOUS_READING),
+        ([COLORS], "classes"),
     ],
 )
 def test_masks_number_objects_where_their_highest_values_differ_and_are_many(masks, reading):
@@ -107,22 +111,6 @@ def test_equally_many_objects_in_all_images_may_be_classes(five_objects):
     assert DOUBT in report
     assert not problems
     assert sum(DOUBT in warning for warning in load_info(five_objects).warnings) == 1
-
-
-COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("masks", "reading"),
-    [
-        ([numbered(2)] * 3 + [numbered(9)], "classes"),
-        ([numbered(2), numbered(2), numbered(3)], AMBIGUOUS_READING),
-        ([COLORS], "classes"),
-    ],
-    ids=["in the fourth", "in the third", "colors"],
-)
-def test_more_than_three_values_in_one_of_three_masks_are_many(masks, reading):
-    assert reading_of_masks(Masks(masks)) == reading
 
 
 @pytest.mark.parametrize(

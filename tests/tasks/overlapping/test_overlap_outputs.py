@@ -1,4 +1,4 @@
-"""Masks, pictures and volumes of classes that may overlap, read again by other means.
+"""Masks, pictures and volumes of classes that may overlap and of regions, read again by other means.
 
 Modules: tasks/overlapping/write.py.
 """
@@ -13,10 +13,12 @@ from PIL import Image
 from support.prediction import image_job
 from support.written_files import SIZE, tilted_volume_job
 
-from runtime.errors import SettingsError
+from runtime.errors import ImageError, SettingsError
 from tasks.job import Job
-from tasks.overlapping.write import OverlapFormat, PageFormat, folder_names
+from tasks.overlapping.target import Region
+from tasks.overlapping.write import OverlapFormat, PageFormat, RegionFormat, folder_names
 from tasks.prediction import PredictedImage, Prediction
+from unet.config import Preprocess, UNetConfig
 
 CLASSES = ("blood", "a/b", "A_B", "...")
 FOLDERS = ("blood", "a_b", "A_B_2", "class")
@@ -106,3 +108,45 @@ def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
     areas = list(OverlapFormat(NINE_CLASSES).areas(Prediction(np.array([[256, 1, 257, 0]], np.int32))))
     assert areas[8].numbers.tolist() == [[1, 0, 1, 0]]
     assert areas[0].numbers.tolist() == [[0, 1, 1, 0]]
+
+
+WHOLE, CORE, ACTIVE = Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (300,))
+ROWS = np.arange(8).reshape(2, 4)  # all sets of three regions
+
+
+def test_regions_are_written_as_the_first_value_of_the_last_one():
+    output_format = RegionFormat((WHOLE, CORE, ACTIVE), ())
+    assert output_format.mask_values(ROWS).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
+    assert output_format.written_values == (0, 1, 2, 300)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ((1,), np.uint8),
+        ((255,), np.uint8),
+        ((256,), np.uint16),
+        ((65535,), np.uint16),
+        ((255, 70_000), np.uint8),
+        ((256, 1), np.uint16),
+    ],
+)
+def test_masks_of_a_region_hold_its_first_value_in_the_smallest_type(values, dtype):
+    masks = RegionFormat((Region("a", values),), ()).mask_values(ROWS % 2)
+    assert masks.max() == values[0]
+    assert masks.dtype == dtype
+
+
+@pytest.mark.parametrize("value", [65536, -1])
+def test_a_region_whose_value_no_png_holds_is_refused(value):
+    with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
+        RegionFormat((Region("a", (value,)),), ()).mask_values(ROWS)
+
+
+def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
+    task = {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]}
+    preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
+    reader = RegionFormat.from_config(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
+    target = reader.target_from_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
+    assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]]
+    assert target.truth.tolist() == [[0, 1, 3, 0, 0, 0]]

@@ -56,10 +56,6 @@ def test_a_report_has_the_tables_of_regions_beside_those_of_labels(scores):
     assert report["of_labels"]["labels"] == ["label 1", "label 2", "label 3"]
 
 
-def test_scores_are_read_as_they_were_stored(scores):
-    assert TASK.scores_from_json(scores.to_json()).report() == scores.report()
-
-
 def test_a_region_without_those_around_it_is_read_as_its_label_will_be():
     logits = torch.tensor([[-1.0, 2, -1, 1], [-1, -1, 3, -1], [-1, -1, -1, 2]])  # (regions, pixels)
     assert RegionDecoder(TASK).decode(logits).tolist() == [0, 1, 3, 7]
@@ -93,11 +89,6 @@ def test_a_model_keeps_its_regions():
     assert restored.regions == BRATS
     assert restored.partners == (0, 2, 1)
     assert restored.mirrors is False
-
-
-def test_a_model_keeps_the_order_of_the_values_of_a_region():
-    restored = task_of_model(UNetConfig(num_classes=2, task=SEVERAL_VALUES.to_config()))
-    assert restored.regions == SEVERAL_VALUES.regions
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
-"""Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
+"""Files of objects: masks, pictures, tables, probabilities and COCO, and masks that are read with their table.
 
 Modules: tasks/objects/labels.py, tasks/objects/write.py.
 """
 
+import csv
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +15,7 @@ import rasterio
 import tifffile
 import torch
 from PIL import Image
+from pycocotools import mask
 from support.prediction import image_job, score_labels, write_logits
 from support.written_files import (
     DETECTED,
@@ -19,19 +23,31 @@ from support.written_files import (
     LABELS,
     PLACE,
     SIZE,
+    TILTED,
     tilted_volume_job,
     write_labels,
     write_object_table,
 )
 
 from data_utils.image_io.formats import PageFile
+from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.job import MASK, PROBABILITIES, Job
 from tasks.objects import write as objects_module
 from tasks.objects.labels import AnnotatedObjects, class_indices, label_classes, label_numbers, pack_labels
 from tasks.objects.loss import Objects
-from tasks.objects.write import TABLE, ObjectFormat, WrittenObjects
+from tasks.objects.write import (
+    IMAGE_COLUMNS,
+    TABLE,
+    VOLUME_COLUMNS,
+    ObjectFormat,
+    WrittenObjects,
+    place_cells,
+    run_lengths,
+    table_rows,
+    write_coco,
+)
 from tasks.prediction import PredictedImage, Prediction
 
 NAMES = ("nothing", "cell", "dirt")
@@ -220,3 +236,167 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
+
+
+FORMAT = ObjectFormat(NAMES)
+SOLID = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
+
+
+TWO = Prediction(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number=2, class_index=1)])
+
+
+def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
+    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    FORMAT.write_table(PredictedImage(job, (3, 4), TWO))
+    lines = job.file(TABLE).read_text().splitlines()
+    assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
+    assert b"\r" not in job.file(TABLE).read_bytes()
+
+
+def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
+    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=TILTED)
+    x, y, z, _ = TILTED @ [0.5, 2.0, 1.0, 1]
+    expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
+    assert place_cells(SOLID, header) == expected
+    assert place_cells(SOLID._replace(size=137), header)[0] == "1233"
+
+
+@pytest.fixture
+def jobs(tmp_path) -> list[Job]:
+    """An image with mask and table, one without a mask, one without a table, and a volume with both."""
+    jobs = [image_job(tmp_path, name) for name in ("sub/a\udce9", "no_mask", "no_table")]
+    jobs.append(tilted_volume_job(tmp_path))
+    for job in jobs:
+        job.file(MASK).parent.mkdir(parents=True, exist_ok=True)
+    for job in (jobs[0], jobs[2], jobs[3]):
+        job.file(MASK).write_bytes(b"mask")
+    for job in jobs[:2]:
+        write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)))
+    row = dict.fromkeys(VOLUME_COLUMNS, "7") | {"class": "cell"}
+    jobs[3].file(TABLE).write_text(",".join(VOLUME_COLUMNS) + "\n" + ",".join(row.values()) + "\n")
+    return jobs
+
+
+def read_joined(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns and rows of the table of all objects."""
+    with (folder / "objects.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        table = csv.DictReader(file)
+        rows = list(table)
+    return table.fieldnames, rows
+
+
+def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path, jobs):
+    FORMAT.write_joined(tmp_path / "out", jobs)
+    _, rows = read_joined(tmp_path / "out")
+    assert [row["image"] for row in rows] == ["sub/a\udce9.tif", "sub/a\udce9.tif", "v.nii"]
+    assert [row["area"] for row in rows] == ["4", "4", ""]
+    assert [row["voxels"] for row in rows] == ["", "", "7"]
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["images first", "volumes first"])
+def test_a_table_of_all_objects_has_each_column_of_images_or_volumes_once(tmp_path, jobs, step):
+    FORMAT.write_joined(tmp_path / "out", jobs[::step])
+    columns, _ = read_joined(tmp_path / "out")
+    assert len(columns) == len(set(columns))
+    assert set(columns) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
+
+
+def test_a_table_of_all_objects_is_named_with_the_number_of_its_objects(tmp_path, jobs, capsys):
+    FORMAT.write_joined(tmp_path / "out", jobs)
+    printed = capsys.readouterr().out
+    assert "3 objects in 2 images" in printed
+    assert str(tmp_path / "out" / "objects.csv") in printed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x,cell,4,0,0,0,0,2,2,0.5",
+        "1,cell,4.5,0,0,0,0,2,2,0.5",
+        "1,cell,4,0,0,a,0,2,2,0.5",
+        "1,cell,4,0,0,0,0,2,2.5,0.5",
+        "1,cell,4,0,0,0,0,2,2,high",
+        "1,cell",
+        pytest.param("1," + 200_000 * "x", id="a cell that csv refuses"),
+    ],
+)
+def test_a_table_of_objects_with_a_changed_row_is_refused(tmp_path, line):
+    table = write_object_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))
+    with table.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"a\.csv: is not as prediction wrote it"):
+        list(table_rows(table, IMAGE_COLUMNS))
+
+
+@pytest.mark.parametrize("text", ["number,class\n", ""], ids=["two columns", "empty"])
+def test_a_table_of_objects_with_other_columns_is_refused(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match="expected the columns number, class, area"):
+        list(table_rows(tmp_path / "a.csv", IMAGE_COLUMNS))
+
+
+@pytest.mark.parametrize(("top", "left"), [(0, 0), (7, 9), (3, 5)])
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+def test_run_lengths_of_an_object_are_decoded_by_pycocotools(share, top, left):
+    box = np.random.default_rng(0).random((6, 8)) < share
+    box[0, 0] = True
+    picture = np.zeros((13, 17), np.uint8)
+    picture[top : top + 6, left : left + 8] = box
+    encoded = run_lengths(box, (top, left), picture.shape)
+    assert encoded["size"] == [13, 17]
+    assert np.array_equal(mask.decode(encoded), picture)
+
+
+@pytest.fixture
+def images(tmp_path) -> list[tuple[str, Path, Path]]:
+    """Name, label image and table of three images: of two objects, of one, and of none."""
+    rows_of = {
+        "a": [(1, "cell", (0, 0, 2, 2)), (3, "dirt", (0, 3, 2, 4))],
+        "b": [(2, "dirt", (2, 1, 3, 4))],
+        "c": [],
+    }
+    listed = []
+    for name, rows in rows_of.items():
+        table = write_object_table(tmp_path / f"{name}.csv", *rows)
+        listed.append((f"sub/{name}.tif", write_labels(tmp_path / f"{name}.png"), table))
+    return listed
+
+
+def read_coco(folder: Path) -> dict:
+    return json.loads((folder / "objects.json").read_text())
+
+
+def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
+    write_coco(tmp_path, images, ("dirt", "cell"))
+    content = read_coco(tmp_path)
+    assert content["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
+    assert content["images"] == [
+        {"id": 1, "file_name": "sub/a.tif", "height": 3, "width": 4},
+        {"id": 2, "file_name": "sub/b.tif", "height": 3, "width": 4},
+        {"id": 3, "file_name": "sub/c.tif", "height": 3, "width": 4},
+    ]
+    annotations = content["annotations"]
+    listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in annotations]
+    assert listed == [(1, 1, 2, [0, 0, 2, 2]), (2, 1, 1, [3, 0, 1, 2]), (3, 2, 1, [1, 2, 3, 1])]
+    assert [item["area"] for item in annotations] == [4, 4, 4]
+    assert [item["iscrowd"] for item in annotations] == [0, 0, 0]
+    assert [item["score"] for item in annotations] == [0.75, 0.75, 0.75]
+
+
+def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
+    jobs = [
+        replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path.parent) for name in ("a", "failed")
+    ]
+    write_labels(tmp_path / "a.png")
+    for job in jobs:  # the mask takes its place last
+        write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
+    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), (MASK,)).write_coco(tmp_path, jobs)
+    (entry,) = read_coco(tmp_path)["images"]
+    assert entry["file_name"] == f"{tmp_path.name}/a.tif"
+
+
+@pytest.mark.parametrize("row", [(1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))], ids=["class", "place"])
+def test_a_coco_file_is_not_written_of_a_table_that_is_not_of_the_mask(tmp_path, images, row):
+    write_object_table(tmp_path / "c.csv", row)
+    with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
+        write_coco(tmp_path, images, ("cell", "dirt"))

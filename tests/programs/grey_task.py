@@ -110,7 +110,6 @@ class GreySection(Section):
     """Image, true and predicted values side by side."""
 
     task_name = "Grey regression"
-    mask_values = "grey values"
 
 
 TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyDecoder, GreyFormat, GreySection)

@@ -16,7 +16,6 @@ import torch
 from rasterio.errors import RasterioIOError
 from rasterio.features import rasterize
 from rasterio.transform import Affine
-from skimage.measure import label
 from support.launches import predict
 from support.rasters import UTM, scene, write_raster
 
@@ -29,7 +28,7 @@ from tasks.classes.write import ClassFormat
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat
-from tasks.polygons import Areas, Polygon, save_polygons, write_geojson
+from tasks.polygons import Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
 
@@ -63,20 +62,6 @@ def outlined(folder, mask, place=IN_PIXELS):
     save_polygons(image, ".geojson", [Areas(mask.astype(np.int32), properties)])
     features = json.loads((folder / "a.geojson").read_text())["features"]
     return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
-
-
-def test_areas_give_the_mask_again(tmp_path):
-    rng = np.random.default_rng(0)
-    for largest in (2, 3, 2**17) * 5:
-        mask = rng.integers(0, largest, rng.integers(1, 30, 2))
-        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2), int))
-        areas = outlined(tmp_path, mask)
-        assert len(areas) == label(mask, connectivity=1).max()
-        for _, rings in areas:
-            for ring in rings:  # no ring meets itself
-                assert len(set(map(tuple, ring))) == len(ring) - 1
-        drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
-        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.int32), mask)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
@@ -242,16 +227,6 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
         fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
-
-
-def test_geojson_holds_each_place_of_a_corner(tmp_path):
-    ring = [(1 / 3, 2e-9), (12.345678901234567, -0.1), (0.7, 55.00000000000001), (1 / 3, 2e-9)]
-    polygons = [Polygon([ring, ring[::-1]], {"class": "lake"}), Polygon([ring], {"class": "sea"})]
-    write_geojson(tmp_path / "a.geojson", IN_PIXELS, polygons)
-    first, second = json.loads((tmp_path / "a.geojson").read_text())["features"]
-    corners = [list(corner) for corner in ring]
-    assert first["geometry"]["coordinates"] == [corners, corners[::-1]]
-    assert second["geometry"]["coordinates"] == [corners]
 
 
 def test_points_have_no_polygons():

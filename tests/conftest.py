@@ -12,6 +12,7 @@ import psutil
 import pytest
 import tifffile
 import torch
+from filelock import FileLock
 from PIL import Image
 from support.folders import write_folder, write_splits
 from support.launches import TINY
@@ -67,12 +68,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of one short run on the tiny folder."""
+    """The output folder of one short run on the tiny folder, made by the first of pytest's processes that needs it."""
     from support.in_process import run_train
 
-    output = tmp_path_factory.mktemp("runs") / "trained"
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    output = folder / "trained"
     flags = ["--dataset", tiny_folder, *TINY, "--epochs", "12", "--learning-rate", "0.01"]
-    assert run_train(output, *flags, figures=True).exit_code == 0
+    with FileLock(folder / "trained.lock"):
+        if not output.is_dir():
+            assert run_train(output, *flags, figures=True).exit_code == 0
     return output
 
 

@@ -54,8 +54,13 @@ def series_of(paths) -> VolumeFile:
     return VolumeFile(tuple(map(str, paths)), is_series=True)
 
 
-@pytest.mark.parametrize("affine", GRIDS.values(), ids=GRIDS)
-def test_written_labels_are_read_again_voxel_for_voxel(tmp_path, affine):
+QUICK_GRIDS = ("oblique", "turned", "LPS", "PIR", "SAL")
+OTHER_GRIDS = [pytest.param(name, marks=pytest.mark.slow) for name in GRIDS if name not in QUICK_GRIDS]
+
+
+@pytest.mark.parametrize("grid", [*QUICK_GRIDS, *OTHER_GRIDS])
+def test_written_labels_are_read_again_voxel_for_voxel(tmp_path, grid):
+    affine = GRIDS[grid]
     bits = marked()
     series = series_of(write_series(tmp_path / "in", np.zeros(SHAPE, np.int16), affine))
     files = write(tmp_path, bits, affine, series)

@@ -12,7 +12,6 @@ from support.objects import Masks, numbered, write_discs
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRows, Metadata, Records
 from tasks.find_task import AMBIGUOUS_READING, find_task, reading_of_masks
-from tasks.objects.reader import ObjectReader
 from train_utils.check_data import check_data
 
 NOTHING = np.zeros((2, 2), np.uint8)
@@ -77,17 +76,11 @@ class Kept(Masks):
 
 OBJECTS = [numbered(highest) for highest in range(11, 19)]
 CLASSES = [numbered(3)] * 8
-LARGE = np.repeat(np.arange(1, 4), 20)[None]  # three large objects
 
 
 def test_the_task_that_is_kept_of_one_data_set_is_not_that_of_another():
     records = [Kept(OBJECTS, "a data set of objects"), Kept(CLASSES, "a data set of classes")]
     assert [find_task(each, DataConfig())[0] for each in records] == ["objects", "classes"]
-
-
-def test_the_size_of_objects_that_is_kept_of_one_data_set_is_not_that_of_another():
-    records = [Kept(OBJECTS, "a data set of objects"), Kept([LARGE], "three large objects")]
-    assert [ObjectReader().with_records(each).smallest for each in records] == [1, 10]
 
 
 DOUBT = "give --task objects if they do, and --task classes if they are classes"

@@ -101,10 +101,6 @@ def test_maps_are_read_in_single_precision(dtype):
     torch.testing.assert_close(read(maps).double(), places, atol=1e-4, rtol=0)
 
 
-def test_a_map_without_weight_is_a_point_that_is_not_there():
-    assert (read(torch.full((1, 3, 20, 20), -12.0))[:, -2] < 0.01).all()
-
-
 def test_a_point_that_no_training_image_lacks_is_always_there():
     maps = torch.full((1, 3, 20, 20), -12.0)
     left, right, tail = read(maps, replace(THREE, always_there=(1,)))[:, -2].tolist()

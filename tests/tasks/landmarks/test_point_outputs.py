@@ -110,12 +110,6 @@ def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
     assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
 
 
-def test_maps_of_points_are_written_as_probabilities(points_job, maps):
-    task = landmarks("long", "pixels")
-    write_logits(PointFormat(task), task, points_job, maps, (MASK, PROBABILITIES))
-    np.testing.assert_allclose(np.load(points_job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
-
-
 def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, maps):
     task = landmarks("long", "pixels")
     prediction = write_logits(PointFormat(task), task, points_job, maps).labels

@@ -29,7 +29,6 @@ from support.written_files import (
     write_object_table,
 )
 
-from data_utils.image_io.formats import PageFile
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -162,24 +161,6 @@ def test_a_mask_is_a_tiff_from_the_number_on_that_a_png_does_not_hold(job, count
     write_mask(job, np.array([[0, count], [1, 2]]), count)
     assert CELLS.mask_file(job).name == name
     assert [file.name for file in job.output.parent.iterdir()] == [name]
-
-
-@pytest.mark.slow
-def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
-    ids = np.zeros((560, 1000), np.int32)
-    ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
-    logits = torch.zeros(3, *ids.shape)
-    logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
-    job = Job(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=PageFile(tmp_path / "true.tif"))
-    tifffile.imwrite(tmp_path / "true.tif", ids)
-    output_format = ObjectFormat(("background", "object"))
-    write_logits(output_format, Objects(), job, logits, (MASK, TABLE))
-    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
-    assert len((tmp_path / "out.objects.csv").read_text().splitlines()) == 1 + 70_000
-    scores = score_labels(output_format, Objects(), job, output_format.read_written(job).labels).scores
-    assert scores.values["predicted"] == 70_000
-    assert scores.values["found"] == 70_000
-    assert scores.comparison == 1
 
 
 def test_a_mask_of_very_many_objects_takes_the_place_of_an_earlier_png(job, of_many):

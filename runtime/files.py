@@ -148,7 +148,7 @@ def lock_folder(folder: Path) -> None:
         lock.acquire(timeout=0)
     except Timeout:
         raise SettingsError(
-            f"--output-dir {folder} is in use by {_read_owner(file)}; wait until that run has ended, or choose another"
+            f"--output-dir {folder} is in use by {_owner(file)}; wait until that run has ended, or choose another"
         ) from None
     except OSError:
         return
@@ -184,10 +184,9 @@ def _lock(file: Path) -> FileLock:
     return FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
 
 
-def _read_owner(file: Path) -> str:
+def _owner(file: Path) -> str:
     """The holder of the lock, according to the file."""
-    try:
+    owner = ""
+    with suppress(OSError):
         owner = file.read_text(errors="replace").partition("\n")[0][:200]
-    except OSError:
-        owner = ""
     return owner or "another run"

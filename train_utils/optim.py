@@ -177,7 +177,7 @@ def build_optimizer(
 
 def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: bool) -> list[dict]:
     """The weights that train, by whether they are an encoder's, how they decay, and whether they are orthogonalized."""
-    weights: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
     for path, module in model.named_modules():
         is_encoder = path.startswith("encoder.")
         is_head = path.startswith(("head.", "heads."))
@@ -187,9 +187,7 @@ def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: boo
             # it is for hidden layers; encoders stay with AdamW, which has pretrained them
             orthogonal = orthogonalizes and is_kernel and not is_encoder and not is_head
             if parameter.requires_grad:
-                weights.setdefault((is_encoder, decay, orthogonal), []).append(parameter)
-    groups = []
-    for (is_encoder, decay, orthogonal), parameters in weights.items():
-        group = {"params": parameters, "of_encoder": is_encoder, "weight_decay": decay, "orthogonal": orthogonal}
-        groups.append(group)
-    return groups
+                facts = {"of_encoder": is_encoder, "weight_decay": decay, "orthogonal": orthogonal}
+                group = groups.setdefault((is_encoder, decay, orthogonal), {"params": [], **facts})
+                group["params"].append(parameter)
+    return list(groups.values())

@@ -73,7 +73,6 @@ class RunSettings:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
         """The settings from the content of run.json. Raises ValueError for content that no run records."""
-        value = {name: entry for name, entry in value.items() if name != "credentials_left_out"}  # of earlier versions
         settings = from_json(cls, value, "it")
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         checked(TrainSettings, flags)
@@ -160,8 +159,7 @@ def _identity(args: TrainSettings, info: DatasetInfo, config: UNetConfig) -> dic
         "task": info.config.task,
         "classes": info.reader.identity,
         "in_channels": info.channels,
-        **{name: getattr(config, name) for name in ARCHITECTURE},
-        **as_json({name: getattr(config, name) for name in NetworkAxes._fields}),
+        **as_json({name: getattr(config, name) for name in (*ARCHITECTURE, *NetworkAxes._fields)}),
         # only the name counts: the encoder may have moved since, and the run has its weights
         "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),

@@ -153,21 +153,17 @@ def convolve_slab(layer: nn.Conv2d | nn.Conv3d, x: Tensor, slabs: Slabs) -> Tens
         return _ConvolutionWithBorders.apply(x, weight, bias, slabs)
 
 
-def normalize_groups(layer: GroupNorm, x: Tensor, slabs: Slabs) -> Tensor:
-    """Group norm over all slabs of a volume."""
-    return group_norm(x, layer.num_groups, layer.weight, layer.bias, layer.eps, slabs.sum)
-
-
-def normalize_instances(layer: InstanceNorm, x: Tensor, slabs: Slabs) -> Tensor:
-    """Instance norm over all slabs of a volume."""
-    return group_norm(x, layer.num_features, layer.weight, layer.bias, layer.eps, slabs.sum)
+def normalize_slab(layer: GroupNorm | InstanceNorm, x: Tensor, slabs: Slabs) -> Tensor:
+    """Group norm or instance norm over all slabs of a volume."""
+    groups = layer.num_groups if isinstance(layer, GroupNorm) else layer.num_features
+    return group_norm(x, groups, layer.weight, layer.bias, layer.eps, slabs.sum)
 
 
 LOOKS_BEYOND: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv2d: convolve_slab,
     nn.Conv3d: convolve_slab,
-    GroupNorm: normalize_groups,
-    InstanceNorm: normalize_instances,
+    GroupNorm: normalize_slab,
+    InstanceNorm: normalize_slab,
 }
 STAYS_INSIDE = (  # layers that need nothing from beyond their slab, or add up over all processes already
     nn.ConvTranspose2d,

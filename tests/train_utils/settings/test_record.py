@@ -3,9 +3,8 @@
 Module: train_utils/settings/record.py.
 """
 
-import json
 import platform
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -109,7 +108,7 @@ def test_a_record_survives_its_file(tmp_path):
         run={"python": "3"},
         total_steps=7,
     )
-    (tmp_path / "run.json").write_text(json.dumps(asdict(settings) | {"credentials_left_out": []}))  # as it once was
+    settings.write(tmp_path)
     assert RunSettings.read(tmp_path) == RunSettings.read(tmp_path / "run.json") == settings
 
 

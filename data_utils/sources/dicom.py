@@ -303,7 +303,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
     if named and len(named) < len(paths):
         other = next(path for path in paths if path not in named)
         raise DataError(f"{named[0]} names its classes, and {other} does not; convert the labels to one format")
-    names_by_path = load_or_read_each("names of segments", named, _names)
+    names_by_path = load_or_read_each("names of segments", named, _segment_names)
     for files in labels:
         marked: dict[str, str] = {}
         for path in files:
@@ -315,7 +315,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
     return tuple(sorted(names, key=natural_sort_key))
 
 
-def _names(path: str) -> list[str]:
+def _segment_names(path: str) -> list[str]:
     with image_errors(path):
         return segment_names(path)
 

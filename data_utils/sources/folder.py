@@ -316,6 +316,8 @@ def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
         first = stems.setdefault(volume_stem(file), file)
         if first != file:
             raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
+    if all(map(str.isascii, stems)):
+        return stems
     by_name: dict[str, str] = {}
     counts = Counter(map(composed, stems))
     for stem, file in stems.items():
@@ -358,12 +360,9 @@ def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:
     """The shortest ending common to all mask stems that pairs most masks with images."""
     image_stems = set(images)
     shortest = min((stem.rpartition("/")[2] for stem in masks), key=len)
-    endings = [shortest[i:] for i in range(len(shortest), -1, -1)]
-
-    def is_common(ending: str) -> bool:
-        return all(stem.endswith(ending) for stem in masks)
-
-    def count_pairs(ending: str) -> int:
-        return sum(stem.removesuffix(ending) in image_stems for stem in masks)
-
-    return max(filter(is_common, endings), key=count_pairs)
+    pairs: dict[str, int] = {}
+    for start in range(len(shortest), -1, -1):
+        ending = shortest[start:]
+        if all(stem.endswith(ending) for stem in masks):
+            pairs[ending] = sum(stem.removesuffix(ending) in image_stems for stem in masks)
+    return max(pairs, key=lambda ending: pairs[ending])

@@ -209,7 +209,16 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
                 check_regular(file)
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
-        raise _missing_data_set_error(dataset, path)
+        state = "is a file, not .parquet"
+        remedy = format_remedy([path.name])
+        if not path.is_file():
+            state = "is not there"
+            for name in get_close_matches(path.name, names_in(path.parent), n=1):
+                remedy = f"; did you mean {path.with_name(name)}?"
+        raise DataError(
+            f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
+            f" owner/name{remedy}"
+        )
     import datasets  # the import takes seconds, which other sources need not wait
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
@@ -224,20 +233,6 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     if isinstance(dataset_splits, Mapping):
         return dataset_splits
     return {"train": dataset_splits}
-
-
-def _missing_data_set_error(dataset: str, path: Path) -> DataError:
-    """The error for a name that is not the name of a data set."""
-    state = "is a file, not .parquet"
-    remedy = format_remedy([path.name])
-    if not path.is_file():
-        state = "is not there"
-        for name in get_close_matches(path.name, names_in(path.parent), n=1):
-            remedy = f"; did you mean {path.with_name(name)}?"
-    return DataError(
-        f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id"
-        f" owner/name{remedy}"
-    )
 
 
 def _load(dataset: str, path: Path, config: str | None) -> Any:

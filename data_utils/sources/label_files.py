@@ -5,7 +5,7 @@ A file holds names of classes. The reader of targets checks that the data set ha
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,68 +149,32 @@ def _tails(path: str) -> Iterator[str]:
         yield path
 
 
-# what says which classes the images of a folder are labeled for: a table, and a rule for images without a row
-LabelFiles = tuple[Table | None, ImageLabels | None]
-
-
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """The records of all splits of a folder, with the classes that each is labeled for.
 
     Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
-    reads_rules = all(records.metadata.has_rules for records in splits)
     tables: dict[Path, Table] = {}
-    labeled_splits: list[Records] = []
-    for records in splits:
-        files_by_folder: dict[str, LabelFiles] = {}
-        for folder, below in records.rows.image_folders:
-            images = Path(folder, below)
-            rule = _find_rule(Path(folder), below, root) if reads_rules else None
-            table = _find_table(images, root, tables)
-            if table or rule:
-                files_by_folder[str(images)] = table, rule
-        labeled_splits.append(_label_records(records, files_by_folder) if files_by_folder else records)
+    labeled_splits = [_label_records(records, root, tables) for records in splits]
     for table in tables.values():
         table.check_rows()
     return labeled_splits
 
 
-def _find_table(folder: Path, root: Path, tables: dict[Path, Table]) -> Table | None:
-    """The table for the images of a folder, in the folder or above it, up to the `root` of the data set.
+def _label_records(records: Records, root: Path, tables: dict[Path, Table]) -> Records:
+    """The records with their label sets from the table and the rule of each folder; a table comes before a rule.
 
-    Raises DataError if there are two. Tables that have been read are in `tables`.
+    Tables that have been read are in `tables`.
     """
-    parents = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(root)]
-    files = [parent / TABLE for parent in parents if (parent / TABLE).exists()]
-    if len(files) > 1:
-        raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
-    for file in files:
-        tables[file] = tables.get(file) or read_table(file)
-    return tables[files[0]] if files else None
-
-
-def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
-    """The classes of the images in `below`, a folder in `folder`, which holds all images of a split: a name a line.
-
-    The file lies in `below`, or in the folder of this name in the data set: `images/site/classes.txt`,
-    `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
-    """
-    sites = [Path(below), *Path(below).parents] if folder.is_relative_to(root) else []
-    files: list[Path] = []
-    for site in sites[:-1]:
-        files += [folder / site / RULE, root / site / RULE]
-    for file in filter(Path.exists, files):
-        names = _split_names(text_of(file))
-        if not names:
-            raise DataError(
-                f"{file} is empty; write the classes that the images of its folder are labeled for, one a line"
-            )
-        return ImageLabels(names, str(file))
-    return None
-
-
-def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) -> Records:
-    """The records with their label sets from the table and the rule of each folder; a table comes before a rule."""
+    files_by_folder: dict[str, tuple[Table | None, ImageLabels | None]] = {}
+    for folder, below in records.rows.image_folders:
+        images = Path(folder, below)
+        table = _find_table(images, root, tables)
+        rule = _find_rule(Path(folder), below, root) if records.metadata.has_rules else None
+        if table or rule:
+            files_by_folder[str(images)] = table, rule
+    if not files_by_folder:
+        return records
     all_labels: list[ImageLabels | None] = []
     unlisted: list[int] = []
     for i, record in enumerate(records):
@@ -224,6 +188,40 @@ def _label_records(records: Records, files_by_folder: Mapping[str, LabelFiles]) 
             unlisted.append(i)
         all_labels.append(labels)
     return with_labels(records, all_labels, unlisted)
+
+
+def _find_table(folder: Path, root: Path, tables: dict[Path, Table]) -> Table | None:
+    """The table for the images of a folder, in the folder or above it, up to the `root` of the data set.
+
+    Raises DataError if there are two.
+    """
+    parents = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(root)]
+    files = [parent / TABLE for parent in parents if (parent / TABLE).exists()]
+    if len(files) > 1:
+        raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
+    for file in files:
+        tables[file] = tables.get(file) or read_table(file)
+    return tables[files[0]] if files else None
+
+
+def _find_rule(folder: Path, below: str, root: Path) -> ImageLabels | None:
+    """The classes of the images in `below`, a folder in `folder`, which holds all images of a split: a name a line.
+
+    The file lies beside the images, or in a folder of their folder's name in the data set: `images/site/classes.txt`,
+    `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
+    Raises DataError for an empty file, and for one that lies further up and may be meant.
+    """
+    if not below or not folder.is_relative_to(root):
+        return None
+    for file in filter(Path.exists, (folder / below / RULE, root / below / RULE)):
+        names = _split_names(text_of(file))
+        if not names:
+            raise DataError(f"{file} is empty; write the classes that the images beside it are labeled for, one a line")
+        return ImageLabels(names, str(file))
+    top, _, deeper = below.partition("/")
+    if deeper and (folder / top / RULE).exists():
+        raise DataError(f"{folder / top / RULE} is for the images beside it; copy it to {folder / below} too")
+    return None
 
 
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[int] = ()) -> Records:

@@ -316,7 +316,7 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
 
 def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> Records:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
-    classes = _numbered_classes(len(pages))
+    classes = tuple((value, f"class {value}") for value in range(1, len(pages) + 1))
     absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
@@ -325,11 +325,6 @@ def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConf
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
     numbers = (None,) if None in pages else pages
     return pair((images, masks), cases, metadata, config.allow_unpaired, class_sources, numbers, *settings)
-
-
-def _numbered_classes(count: int) -> NamedClasses:
-    """The classes of pages or channels."""
-    return tuple((value, f"class {value}") for value in range(1, count + 1))
 
 
 def divide_by_channel(records: Records, config: DataConfig) -> Records:
@@ -343,7 +338,7 @@ def divide_by_channel(records: Records, config: DataConfig) -> Records:
         return records
     if channels == 1:
         return records
-    classes = _numbered_classes(channels)
+    classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
     layers = ClassLayers(bits_by_class(config, classes), ignored=tuple(parse_values(config.ignore_index)))
     apply = partial(_with_layers, layers=layers)
     return change(records, f"{OVERLAPPING} {layers}", apply, classes=classes, task=OVERLAPPING)

@@ -185,13 +185,14 @@ class FileRows(Rows):
         self, folders: tuple[Path, Path], rows: Iterable[FileRow], sources: Callable[..., Sources], *options: object
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
+        self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
         texts: list[bytes] = []
-        self.image_folders = set()
+        folders_below: set[str] = set()
         for row in rows:
             cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
             texts.append(row.entry + b"\0" + os.fsencode("\0".join(cells)))
-            if row.images:
-                self.image_folders.add((self.folders[0], os.path.dirname(row.images[0])))
+            folders_below.update(map(os.path.dirname, row.images[:1]))
+        self.image_folders = {(self.folders[0], below) for below in folders_below}
         self.table = b"".join(texts)
         self.ends = np.cumsum([0, *map(len, texts)])
         self.sources = sources
@@ -202,19 +203,17 @@ class FileRows(Rows):
 
     def __getitem__(self, i: int) -> Record:
         row = self._row(i)
-        files = self._paths(row)
-        image, target = self.sources(row._replace(images=files[0], targets=files[1]), *self.options)
+        image, target = self.sources(row, *self.options)
         return {"image": image, "target": target, "name": row.name}
 
     def _row(self, i: int) -> FileRow:
+        """A row whose files are paths; an image that is not there is left out, such a target is ""."""
         entry, _, cells = self.table[self.ends[i] : self.ends[i + 1]].partition(b"\0")
         name, listed, count, *files = os.fsdecode(cells).split("\0")
-        return FileRow(name, tuple(files[: int(count)]), tuple(files[int(count) :]), listed, entry)
-
-    def _paths(self, row: FileRow) -> tuple[Files, Files]:
-        """The paths of images and targets; an image that is not there is left out, such a target is ""."""
-        images = tuple(os.path.join(self.folders[0], file) for file in row.images if file)
-        return images, tuple(file and os.path.join(self.folders[1], file) for file in row.targets)
+        above_images, above_targets = self.prefixes
+        images = [above_images + file for file in files[: int(count)] if file]
+        targets = [file and above_targets + file for file in files[int(count) :]]
+        return FileRow(name, tuple(images), tuple(targets), listed, entry)
 
     def name(self, i: int) -> str:
         return self._row(i).name
@@ -227,9 +226,9 @@ class FileRows(Rows):
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of what is made from them."""
         paths: dict[str, None] = {}
-        for i in range(len(self)):
-            images, targets = self._paths(self._row(i))
-            paths.update(dict.fromkeys(filter(None, images + targets)))
+        for row in map(self._row, range(len(self))):
+            paths.update(dict.fromkeys(row.images + row.targets))
+        paths.pop("", None)
         return digest_of_files(paths, repr((self.sources.__name__, self.options)).encode() + self.table)
 
 
@@ -373,7 +372,7 @@ class Records:
             if step.numbers is not None:
                 keys.append(step.numbers.tobytes())
         if self.label_numbers is not None:
-            keys += [self._label_sets, self.label_numbers.tobytes()]
+            keys += [list(self.metadata.label_sets), self.label_numbers.tobytes()]
         return digest(self.rows.digest, *keys)
 
     def __len__(self) -> int:
@@ -406,11 +405,7 @@ class Records:
         """The classes that an image is labeled for; None if these are all."""
         if self.label_numbers is None or self.label_numbers[i] < 0:
             return None
-        return self._label_sets[int(self.label_numbers[i])]
-
-    @cached_property
-    def _label_sets(self) -> list[LabelSet]:
-        return list(self.metadata.label_sets)
+        return tuple(self.metadata.label_sets)[self.label_numbers[i]]
 
     @property
     def unlisted(self) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -233,14 +233,10 @@ def read_description(file: Path) -> Description:
     names = list(map(str, modalities.values())) if isinstance(modalities, dict) else []
     modality = ", ".join(dict.fromkeys(names)) or None
     channels = len(names) if "channel_names" in content else None
-    return Description(tuple(sorted(classes)), modality, channels, _training_cases(content, file))
-
-
-def _training_cases(content: dict[str, Any], file: Path) -> tuple[tuple[tuple[str, ...], str], ...] | None:
-    """The cases that a dataset.json lists to train on; None if it has no list."""
+    description = Description(tuple(sorted(classes)), modality, channels)
     training = content.get("training")
     if not isinstance(training, list):
-        return None
+        return description
     cases: list[tuple[tuple[str, ...], str]] = []
     try:
         for entry in training:
@@ -249,7 +245,7 @@ def _training_cases(content: dict[str, Any], file: Path) -> tuple[tuple[tuple[st
             cases.append((tuple(map(_listed_stem, channels)), _listed_stem(entry["label"])))
     except (TypeError, KeyError, AttributeError) as error:
         raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
-    return tuple(cases)
+    return description._replace(cases=tuple(cases))
 
 
 def _listed_stem(path: str) -> str:

@@ -224,7 +224,7 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     images, folder = folders
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
-    by_stem = images_by_stem(images)
+    by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}  # all may be in JSON files
     found: list[LabelmeFile] = []
     for file, fields in zip(files, load_or_read_each("labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields)
@@ -236,11 +236,6 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
             image = ""
         found.append(LabelmeFile(file, image, contents))
     return found
-
-
-def images_by_stem(folder: Path) -> dict[str, str]:
-    """The images of a folder by their stems; none if all are in JSON files."""
-    return files_by_stem(folder, "images") if holds_pictures(folder) else {}
 
 
 def _try_contents(path: str) -> Contents:
@@ -300,9 +295,9 @@ def open_records(
         text = listing(conflicts, separator="; ")
         raise DataError(f"{folders[1]}: {len(conflicts)} images have several labelme files: {text}; keep one of each")
     unpaired = [f"{path}: no image of its name" for path in files_by_image[None]]
-    for image in images_by_stem(folders[0]).values():
-        if image not in files_by_image:
-            unpaired.append(f"{image}: image without labelme file")
+    if holds_pictures(folders[0]):
+        others = [image for image in files_by_stem(folders[0], "images").values() if image not in files_by_image]
+        unpaired += [f"{image}: image without labelme file" for image in others]
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)
 

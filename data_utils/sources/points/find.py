@@ -122,18 +122,13 @@ def _table_in(folder: Path) -> PointTable | None:
         tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
     below = {"": folder, **children(folder)}
     for name in ("", *FOLDERS, *ALL_IMAGE_FOLDERS):
-        if name in below and not tables:
-            tables = _volume_tables(below[name])
+        if name in below and not tables:  # files of one volume each
+            markups_files = sorted(below[name].glob(f"*{MARKUPS}"))
+            fcsv_files = sorted(below[name].glob(f"*{FCSV}"))
+            if markups_files and fcsv_files:
+                raise DataError(f"{below[name]}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+            tables = _read_all(markups_files or fcsv_files)
     return join_tables(tables) if tables else None
-
-
-def _volume_tables(folder: Path) -> list[PointTable]:
-    """The points from files with one volume each."""
-    markups_files = sorted(folder.glob(f"*{MARKUPS}"))
-    fcsv_files = sorted(folder.glob(f"*{FCSV}"))
-    if markups_files and fcsv_files:
-        raise DataError(f"{folder}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
-    return _read_all(markups_files or fcsv_files)
 
 
 def _read_all(candidates: Sequence[Path]) -> list[PointTable]:

@@ -64,7 +64,7 @@ def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
 @pytest.fixture
 def ruled_sites(tmp_path):
     """Folders of sites, of which two have a rule."""
-    write_bands(tmp_path, ["site_a/a", "site_b/b", "site_b/deep/c", "site_c/e", "d"])
+    write_bands(tmp_path, ["site_a/a", "site_b/b", "site_b/c", "site_c/e", "d"])
     (tmp_path / "site_a").mkdir()
     (tmp_path / "site_a" / "classes.txt").write_text("car\t dog \n\n")
     (tmp_path / "images" / "site_b" / "classes.txt").write_text("person")
@@ -74,7 +74,7 @@ def ruled_sites(tmp_path):
 LABELS_OF_SITES = {
     "site_a/a.png": ("car", "dog"),
     "site_b/b.png": ("person",),
-    "site_b/deep/c.png": ("person",),
+    "site_b/c.png": ("person",),
     "site_c/e.png": None,
     "d.png": None,
 }
@@ -121,14 +121,11 @@ def test_labels_have_a_key_of_all_they_are(three_records):
     assert len(keys | {three_records.digest}) == 5
 
 
-def test_a_rule_of_a_site_lies_in_a_folder_of_its_name_up_to_the_root(tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "classes.txt").write_text("car")
-    write_bands(tmp_path / "train", ["site/day/a", "other/a"])
-    write_bands(tmp_path / "val", ["b"])
-    train, _ = load_records(DataConfig(str(tmp_path)))
-    assert [train.label_set(i) for i in range(2)] == [None, ("car",)]
-    assert train.metadata.label_sets == {("car",): str(tmp_path / "site" / "classes.txt")}
+def test_a_rule_of_a_site_is_for_the_images_beside_it_alone(tmp_path):
+    rule = write_bands(tmp_path, ["site/a", "site/day/b"]) / "images" / "site" / "classes.txt"
+    rule.write_text("car")
+    with pytest.raises(DataError, match=f"{rule} is for the images beside it; copy it to {rule.parent / 'day'} too"):
+        load_records(DataConfig(str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,8 @@ def read_description(file: Path) -> Description:
     try:
         for entry in training:
             images = entry.get("image", ())
-            channels = [images] if isinstance(images, str) else images
-            cases.append((tuple(map(_listed_stem, channels)), _listed_stem(entry["label"])))
+            files = [images] if isinstance(images, str) else images
+            cases.append((tuple(map(_listed_stem, files)), _listed_stem(entry["label"])))
     except (TypeError, KeyError, AttributeError) as error:
         raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
     return description._replace(cases=tuple(cases))

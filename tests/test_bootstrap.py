@@ -189,6 +189,7 @@ class TestEnvironment:
         assert sum("installing" in err for _, err in outputs) == 1
 
 
+@pytest.mark.usefixtures("no_ensurepip")
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
 def test_requirements_are_installed_by_uv_where_it_is_there(repository, tmp_path, monkeypatch):
     (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')

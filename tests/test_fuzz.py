@@ -28,7 +28,7 @@ from support.launches import ROOT
 from runtime.errors import UserError
 
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
-COUNT = int(os.environ.get("FUZZ_COUNT", "2"))
+COUNT = int(os.environ.get("FUZZ_COUNT", "1"))
 MODEL = ROOT / "tests" / "data" / "models" / "images"
 INTEGERS = (0, 1, 2, 127, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
 VALUES = (None, True, -1, 0, 0.5, 1e308, float("nan"), 10**30, "", "\0", "a\nb", "../../x", "x" * 5000, [], {}, [None])

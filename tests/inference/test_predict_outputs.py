@@ -85,14 +85,6 @@ def test_folder_of_masks_is_incomplete_where_one_of_another_model_stays(other_mo
     assert json.loads((masks / "predict.json").read_text())["complete"] is False
 
 
-def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_path, fails_with):
-    array = np.lib.format.open_memmap(tmp_path / "vast.npy", mode="w+", dtype=np.uint8, shape=(1 << 21, 1 << 21))
-    del array  # a file of 4 TB that occupies nothing
-    result = predict(model, [tmp_path / "vast.npy", photos], tmp_path / "out", "--probabilities")
-    fails_with(result, "MB are free", 1)
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_overlay_of_a_large_image_of_16_bits_is_equally_bright_all_over(model, tmp_path, monkeypatch):
     """8,501 x 41 in windows: the shades of all rows are chosen by rows from the whole image."""
     monkeypatch.setattr("inference.predictor.WINDOW_MEMORY", 2**23)

@@ -18,7 +18,6 @@ TRAININGS = {
     "points": "--dataset {points} --augment strong --depth 3 --batch-size 2 --optimizer muon --ema-decay 0.9",
 }
 PREDICTIONS = {
-    "whole": "",
     "in turned tiles, by two models": "--tile-size 16 --overlap 4 --tta --ensemble {model}",
     "scored, with probabilities": "--probabilities --overlay --truth {truth}",
     "read points": "--model {points_model}",

@@ -3,6 +3,7 @@
 Module: data_utils/loading/loaders.py.
 """
 
+import gc
 import resource
 import signal
 from multiprocessing.reduction import ForkingPickler
@@ -37,9 +38,11 @@ def test_a_batch_arrives_from_a_worker_as_it_was():
     assert torch.equal(arrived, torch.arange(4 * 4096.0).reshape(4, 4096))
 
 
-def test_a_batch_that_does_not_fit_into_shared_memory_is_an_error_not_a_wait():
+def test_a_batch_that_does_not_fit_into_shared_memory_is_an_error_not_a_wait(monkeypatch):
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)  # the wait for the worker's end
     with pytest.raises(UserError, match=r"file too large.*ulimit -f unlimited.*--num-workers 0"):
         batches(worker_init_fn=small_files)
+    gc.collect()  # of the loader, which the error holds
 
 
 @pytest.mark.parametrize(

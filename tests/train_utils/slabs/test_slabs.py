@@ -50,9 +50,9 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (76, 4, 4),  # slabs of 16, 20, 20 and 20 slices
     ),
     "image, landmarks": ({"norm": "batch", "depth": 3}, (71, 12)),
-    "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3}, (67, 4, 5)),
 }
 MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3}, (67, 4, 5)),
     "image, odd": ({"norm": "batch", "depth": 2}, (67, 11)),
     "image": ({"norm": "batch", "depth": 3}, (64, 10)),
     "image, residual": ({"norm": "group", "block": "residual", "depth": 2}, (64, 9)),

@@ -83,6 +83,14 @@ def objects_without_pixels(findings: Findings) -> Iterator[str]:
         yield f"{listing(texts)}; coordinates of {kind} are {COORDINATES.get(kind, 'in pixels')}: are these?"
 
 
+def nothing_labeled(findings: Findings) -> Iterator[str]:
+    """Masks without any object, as of annotations that were exported before they were made."""
+    objects = sum(sum(summary.instances.values()) for summary in annotation_summaries(findings.records))
+    if findings.pixels and not objects and not any(findings.pixels[value] for value in findings.pixels if value):
+        images = counted(sum(map(len, findings.records)), "image has", "images have")
+        yield f"{images} no object at all, so that nothing can be learned; were all annotations exported?"
+
+
 def resized_masks(findings: Findings) -> Iterator[str]:
     """Masks of another size than their images."""
     count = sum(split.resized_masks for split in findings.splits)
@@ -191,6 +199,7 @@ def places(findings: Findings) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (
     crowds,
     objects_without_pixels,
+    nothing_labeled,
     resized_masks,
     mixed_depths,
     few_images,

@@ -79,7 +79,8 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
         if len(equal_texts) < MIN_MERGED_FILES:
             lines += equal_texts
             continue
-        names = listing([text.partition(": ")[0] for text in equal_texts], limit=limit)
+        names = list(dict.fromkeys(text.partition(": ")[0] for text in equal_texts))
+        files = f"{len(names)} files ({listing(names, limit=limit)})" if len(names) > 1 else names[0]
         problem = equal_texts[0].partition(": ")[2]
-        lines.append(f"{len(equal_texts)} files ({names}): {problem}")
+        lines.append(f"{files}: {problem}")
     return lines

@@ -244,7 +244,11 @@ def _load(dataset: str, path: Path, config: str | None) -> Any:
         return datasets.load_dataset("parquet", data_files=str(path))
     if path.is_dir():
         if is_saved(path):
-            return datasets.load_from_disk(str(path))
+            try:
+                return datasets.load_from_disk(str(path))
+            except (AttributeError, LookupError, TypeError) as error:  # JSON that lacks something
+                files = "state.json or dataset_info.json"
+                raise DataError(f"--dataset {dataset}: its {files} is damaged; save the table again") from error
         return datasets.load_dataset("parquet", data_dir=str(path))
     owner, name = dataset.split("/")
     copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so

@@ -140,7 +140,8 @@ def find_scenes(images: Path, masks: Path, config: DataConfig) -> Records | None
     names = [name for name in folders if name in mask_files]
     if not names:
         return None
-    bands = config.bands or band_names(folders[names[0]])
+    most_files = max((folders[name] for name in names), key=len)  # an image that lacks a band is an error
+    bands = config.bands or band_names(most_files)
     files_by_name: dict[str, str | Files] = {name: name for name in folders}
     for name in names:
         files_by_name[name] = tuple(bands_in(folders[name], bands, str(images / name)))

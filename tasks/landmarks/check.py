@@ -33,7 +33,7 @@ def describe_points(splits: Sequence[Records]) -> list[str]:
 
 
 def misplaced_points(findings: Findings, landmarks: Landmarks, file_indices: Sequence[int]) -> Iterator[str]:
-    """Points outside their images, at one place, or likely exchanged with their partner in the mirror.
+    """Points outside their images, in no image, at one place, or likely exchanged with their partner in the mirror.
 
     Args:
         file_indices: the index of each point in the files.
@@ -66,6 +66,9 @@ def misplaced_points(findings: Findings, landmarks: Landmarks, file_indices: Seq
     if outside:
         count = counted(len(outside), "point lies outside its image", "points lie outside their images")
         yield f"{count}, and left out: {listing(outside, NAMES_IN_MESSAGE)}"
+    missing = [name for name, is_present in zip(names, (states == PRESENT).any(axis=0), strict=True) if not is_present]
+    if missing:
+        yield f"no image has the point {listing(missing, NAMES_IN_MESSAGE)}, whose place cannot be learned"
     is_placed = (states == PRESENT) | (states == OUTSIDE)
     doubles = []
     for first, second in combinations(range(len(names)), 2):

@@ -21,6 +21,7 @@ class RunStandIn:
     """
 
     has_volumes = False
+    dataset = "data"
 
     def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
         self.name = name

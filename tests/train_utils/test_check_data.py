@@ -233,6 +233,12 @@ def test_objects_that_cover_no_pixels_are_to_check(tmp_path, write, other_box, e
     assert expected in line
 
 
+@pytest.mark.parametrize("task", ["classes", "objects", "overlapping"])
+def test_annotations_without_any_object_are_to_check(tmp_path, task):
+    write_coco(tmp_path / "annotations.json", [], tmp_path, 4, CATEGORIES)
+    assert "to check: 4 images have no object at all" in check_data(DataConfig(str(tmp_path), task=task))[0]
+
+
 def test_objects_that_cover_no_pixels_are_to_check_where_classes_overlap(tmp_path):
     write_coco_of(tmp_path, *[(0.1, 0.2, 0.5, 0.5)] * 4)
     report, _ = check_data(DataConfig(str(tmp_path), task="overlapping"))

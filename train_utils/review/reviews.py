@@ -20,7 +20,7 @@ from inference.predictor import Predictor
 from runtime.console import track
 from runtime.documents import as_json
 from runtime.errors import DataError, UserError
-from runtime.files import checksum
+from runtime.files import checksum, user_path
 from runtime.values import checked
 from tasks.classes.loss import Classes
 from train_utils.comparison.recipes import read_settings
@@ -34,9 +34,14 @@ WORST_SLICES = 3  # slices that make up the score of a volume, and are shown
 
 @dataclass(frozen=True, eq=False)
 class ReviewedRun:
-    """A run with the images or volumes that it has not trained on, `info.val`, and the predictor of its best model."""
+    """A run with the images or volumes that it has not trained on, `info.val`, and the predictor of its best model.
+
+    Args:
+        dataset: the path of its data set, or its id on the Hub.
+    """
 
     name: str
+    dataset: str
     info: DatasetInfo
     predictor: Predictor
 
@@ -57,7 +62,8 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
     if task != Classes.name:
         raise DataError(f"its task is {task}, and only masks of classes are reviewed")
     config = TrainSettings(**checked(TrainSettings, settings.flags))
-    info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
+    config = config if dataset is None else replace(config, dataset=dataset)
+    info = load_dataset_info(config)
     recorded = settings.identity.get("data set")
     if info.fingerprint() != recorded:
         raise DataError(
@@ -66,7 +72,9 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
         )
     if as_json(info.reader.identity) != settings.identity.get("classes"):
         raise DataError("the masks have other classes now than in the run")
-    return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
+    place = user_path(config.dataset)
+    dataset = str(place.resolve()) if place.exists() else config.dataset
+    return ReviewedRun(str(folder), dataset, info, Predictor.from_pretrained(folder / "model", device))
 
 
 def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -146,6 +154,7 @@ def review_runs(
     An image that several runs hold out is reviewed by the first of them. One image is in memory at a time.
     """
     lines: list[str] = []
+    first: ReviewedRun | None = None
     reviews: dict[str, MaskReview] = {}
     areas: list[Area] = []
     for folder in folders:
@@ -153,6 +162,11 @@ def review_runs(
             run = open_reviewed_run(folder, dataset, device)
         except UserError as error:
             lines.append(f"{folder}: {error}; it is left out")
+            continue
+        first = first or run
+        if run.dataset != first.dataset:
+            others = f"{first.name} on {first.dataset}"
+            lines.append(f"{folder}: it has trained on {run.dataset}, and {others}; review it alone; it is left out")
             continue
         val = run.info.val
         equal_names = equal_images(run.info.train.records, val.records)

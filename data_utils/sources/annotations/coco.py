@@ -347,7 +347,7 @@ def open_records(
         labels.append(None)
         if 0 < len(image.labeled) < len(classes) - 1:
             labels[-1] = ImageLabels(tuple(sorted(image.labeled)), f"{first_file}: its categories")
-    crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
+    crowds = sum(bool(found.get("iscrowd")) for image in images.values() for found in image.objects)
     summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
     records = open_rows(
         (folder, first_file.parent),

@@ -179,6 +179,9 @@ def _read_headers(file: str) -> Index:
                 number = extensions.setdefault(extension.lower(), len(extensions))
                 members.append((sample, number, member.offset_data, member.size))
             tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all members
+        stream.seek(tar.offset)
+        if 0 < len(stream.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:  # tarfile takes part of a header for the end
+            raise DataError(f"{file} is cut off: it ends within the header of a picture; copy it again")
     return {
         "names": np.array(list(map(os.fsencode, samples)), np.bytes_),
         "extensions": np.array(list(map(os.fsencode, extensions)), np.bytes_),

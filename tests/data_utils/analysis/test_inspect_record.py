@@ -97,6 +97,9 @@ def test_problems_of_four_files_are_a_one_line_error_whatever_their_values():
     texts = [f"{name}.png: mask values {number}7, 9{number} belong to no class" for number, name in enumerate("abcd")]
     assert merge_equal(texts) == ["4 files (a.png, b.png, c.png, ...): mask values 07, 90 belong to no class"]
     assert merge_equal(texts[:3]) == texts[:3]
+    assert merge_equal([f"all.json: object {number} is no polygon" for number in range(4)]) == [
+        "all.json: object 0 is no polygon"
+    ]
 
 
 # large images, whose masks are read in strips

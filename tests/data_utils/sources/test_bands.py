@@ -62,6 +62,13 @@ def test_a_band_that_no_file_holds_is_named(tmp_path):
         load_info(write_scenes_of_files(tmp_path), bands=("B12",), task="classes")
 
 
+def test_an_image_that_lacks_a_band_of_the_others_is_named(tmp_path):
+    write_scenes_of_files(tmp_path)
+    (tmp_path / "images" / "scene0" / "T33_scene0_B03_10m.tif").unlink()
+    with pytest.raises(DataError, match="scene0: no file is band B03"):
+        load_info(tmp_path, task="classes")
+
+
 @pytest.mark.parametrize("bands", [("B03",), ("B11", "B02")])
 def test_images_of_both_splits_have_the_bands_that_are_chosen(tmp_path, bands):
     for records in load_records(DataConfig(str(write_scenes(tmp_path)), bands=bands, task="classes")):

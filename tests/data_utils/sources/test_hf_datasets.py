@@ -256,6 +256,13 @@ def test_a_damaged_parquet_file_is_a_one_line_error(tmp_path):
     assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
 
 
+@pytest.mark.parametrize(("name", "content"), [("state.json", "{}"), ("dataset_info.json", "[]")])
+def test_a_damaged_description_of_a_saved_table_is_named(tmp_path, tables, name, content):
+    table(tables).save_to_disk(tmp_path)
+    (tmp_path / name).write_text(content)
+    assert name in error_of(tmp_path)
+
+
 def test_parquet_files_of_different_columns_are_a_one_line_error(tmp_path, tables):
     (tmp_path / "mixed").mkdir()
     table(tables).to_parquet(tmp_path / "mixed" / "a.parquet")

@@ -197,6 +197,18 @@ def test_runs_that_cannot_say_anything_are_a_line_each(trained_run, tiny_folder,
     assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
 
 
+def test_a_run_of_another_data_set_is_left_out(trained_run, tiny_folder, tmp_path):
+    run, data = tmp_path / "run", tmp_path / "data"
+    shutil.copytree(trained_run, run)
+    shutil.copytree(tiny_folder, data)
+    record = json.loads((run / "run.json").read_text())
+    record["flags"]["dataset"] = str(data)
+    (run / "run.json").write_text(json.dumps(record))
+    result = run_review("--runs", trained_run, run, "--output", tmp_path / "out")
+    assert f"{run}: it has trained on {data}, and {trained_run} on {tiny_folder}" in result.text
+    assert len(table_rows(tmp_path / "out")) == 5
+
+
 def test_a_run_of_other_classes_is_refused(trained_run, tiny_folder, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

@@ -30,7 +30,7 @@ def run_of(image: object, target: object, pred: np.ndarray, dims: int = 2) -> Re
         reader=class_section("ab").reader,
         val=SimpleNamespace(records=records, bad={}),
     )
-    return ReviewedRun("run", info, SimpleNamespace(labels=lambda source, name: pred))
+    return ReviewedRun("run", "data", info, SimpleNamespace(labels=lambda source, name: pred))
 
 
 @pytest.fixture

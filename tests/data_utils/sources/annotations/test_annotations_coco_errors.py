@@ -78,6 +78,12 @@ def test_an_image_of_a_bad_object_is_a_bad_sample(folder):
     assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
 
 
+def test_an_object_of_an_unknown_category_is_no_crowd(folder):
+    write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], BAD_OBJECTS["category"][0]])
+    report, _ = check_data(DataConfig(str(folder)))
+    assert "iscrowd" not in report
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

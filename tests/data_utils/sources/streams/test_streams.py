@@ -296,6 +296,15 @@ def test_headers_of_a_tar_are_read_again_only_when_it_has_changed(tars, counted)
     assert set(counted.bytes_of()) == {"train-001.tar"}
 
 
+def test_a_tar_that_ends_within_a_header_is_cut_off(tars):
+    file = tars / "train-000.tar"
+    with tarfile.open(file) as tar:
+        last = tar.getmembers()[-1]
+    file.write_bytes(file.read_bytes()[: last.offset + 100])
+    with pytest.raises(DataError, match="is cut off: it ends within"):
+        TarRows.open([str(file)], None, None)
+
+
 def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
     names = TarRows.open(files, None, None).names

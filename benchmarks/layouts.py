@@ -43,12 +43,15 @@ def write_suffixes(folder: Path) -> None:
         subfolder = ("", "near", "far away")[number % 3]
         extension = ("png", "jpg", "bmp")[number % 3]
         save(image, folder / "imgs" / subfolder / f"{stem}.{extension}")
-        save(halved(mask) if number == 4 else mask, folder / "Labels" / subfolder / f"{stem}_seg.tif")
+        if number == 4:
+            mask = halved(mask)
+        save(mask, folder / "Labels" / subfolder / f"{stem}_seg.tif")
 
 
 def halved(mask: np.ndarray) -> np.ndarray:
     """A mask at half the size."""
-    return np.asarray(Image.fromarray(mask).resize((SIZE[1] // 2, SIZE[0] // 2), Image.Resampling.NEAREST))
+    size = SIZE[1] // 2, SIZE[0] // 2
+    return np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST))
 
 
 def write_outer_splits(folder: Path) -> None:
@@ -234,7 +237,8 @@ def write_one_object_masks(folder: Path) -> None:
     for stem, image, labels in tiny_sets.numbered_discs(5):
         save(image, folder / stem / "images" / f"{stem}.png")
         for number in np.unique(labels[labels > 0]).tolist():
-            save(255 * (labels == number).astype(np.uint8), folder / stem / "masks" / f"{number}.png")
+            is_object = (labels == number).astype(np.uint8)
+            save(255 * is_object, folder / stem / "masks" / f"{number}.png")
 
 
 def write_pictures_of_points(images: Path, count: int) -> dict[str, Points]:
@@ -255,7 +259,8 @@ def row(image: str, points: Points) -> str:
 def write_wide_points(folder: Path) -> None:
     """A row for each image, and an empty cell where a point is absent."""
     lines = ["image," + ",".join(f"{name}_x,{name}_y" for name in tiny_sets.POINTS)]
-    lines += [row(image, points) for image, points in write_pictures_of_points(folder / "images", 6).items()]
+    for image, points in write_pictures_of_points(folder / "images", 6).items():
+        lines.append(row(image, points))
     (folder / "points.csv").write_text("\n".join(lines))
 
 
@@ -283,7 +288,8 @@ def write_labelme_points(folder: Path) -> None:
 def write_keypoints(folder: Path) -> None:
     """COCO's keypoints."""
     images, annotations = [], []
-    for number, (image, points) in enumerate(write_pictures_of_points(folder / "images", 6).items(), 1):
+    points_by_image = write_pictures_of_points(folder / "images", 6)
+    for number, (image, points) in enumerate(points_by_image.items(), 1):
         images.append({"id": number, "file_name": image, "height": 40, "width": 48})
         keypoints = [side for place in points.values() for side in ([*place, 2] if place else (0, 0, 0))]
         annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints})
@@ -436,7 +442,8 @@ def write_smooth_masks(folder: Path) -> None:
 def write_two_formats(folder: Path) -> None:
     """Annotations of labelme and of COCO."""
     write_labelme(folder)
-    (folder / "annotations.json").write_text(json.dumps(coco(write_annotated(folder / "images", 6, 0))))
+    content = coco(write_annotated(folder / "images", 6, 0))
+    (folder / "annotations.json").write_text(json.dumps(content))
 
 
 def write_lost_image(folder: Path) -> None:

@@ -43,7 +43,8 @@ def worker(first_core: int, arguments: list[str]) -> None:
 def start(args: argparse.Namespace, output: Path, processes: int, batch_size: int, first_core: int = 0):
     """A run of `processes` in the background; one log line tells of all its steps but the warm-up."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    flags = f"--plan none --norm group --max-steps {args.steps + WARMUP_STEPS} --base-channels {args.base_channels}"
+    flags = f"--plan none --norm group --base-channels {args.base_channels}"
+    flags += f" --max-steps {args.steps + WARMUP_STEPS}"
     flags += f" --tracker none --log-every {NEVER} --eval-every {NEVER} --checkpoint-every {NEVER}"
     flags += f" --batch-size {batch_size}"
     flags += f" --image-size {args.image_size} {args.image_size} --num-workers {args.num_workers}"

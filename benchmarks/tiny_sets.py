@@ -20,7 +20,7 @@ def save(pixels: np.ndarray, path: Path) -> None:
 
 
 def photographs(count: int, size: tuple[int, int], seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Stem, pixels and mask of noisy photographs, each with a bright box, of the value 100, and a dark one of 200."""
+    """Stem, pixels and mask of noisy photographs, each with a bright box (100) and a dark one (200)."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         image = rng.integers(60, 160, (*size, 3), dtype=np.uint8)
@@ -106,7 +106,10 @@ def write_encoder(folder: Path) -> None:
 
 
 def numbered_discs(count: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Stem, pixels and labels of grey pictures of discs, some of which touch; each has one more than the one before."""
+    """Stem, pixels and labels of grey pictures of discs, some of which touch.
+
+    Each picture has one disc more than the one before.
+    """
     rng = np.random.default_rng(11)
     rows, columns = np.indices((56, 64))
     for number in range(count):
@@ -128,7 +131,10 @@ def write_objects(folder: Path, count: int) -> None:
 
 
 def pictures_of_points(count: int) -> Iterator[tuple[str, np.ndarray, Points]]:
-    """File name, pixels and points of pictures with a dot of its own color at each of three points, some absent."""
+    """File name, pixels and points of pictures.
+
+    Each of the three points has a dot of its own color; some are absent.
+    """
     rng = np.random.default_rng(12)
     rows, columns = np.indices((40, 48))
     for number in range(count):
@@ -149,7 +155,8 @@ def write_points(folder: Path, count: int) -> None:
     for name, image, points in pictures_of_points(count):
         save(image, folder / "images" / name)
         for landmark, place in points.items():
-            table.append(f"{name},{landmark},{place[0]},{place[1]},present" if place else f"{name},{landmark},,,absent")
+            cells = f"{place[0]},{place[1]},present" if place else ",,absent"
+            table.append(f"{name},{landmark},{cells}")
     (folder / "points.csv").write_text("\n".join(table) + "\n")
 
 

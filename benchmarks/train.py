@@ -85,7 +85,11 @@ def write_pairs(folder: Path, count: int, size: tuple[int, int], distinct: int) 
             os.link(mask_file.with_name(f"{number % distinct:07}_mask.gif"), mask_file)
             continue
         rng = np.random.default_rng(number)
-        waves = [128 + 60 * np.sin(40 * x + k + number) + 40 * np.cos(60 * y / (k + 1)) for k in range(3)]
+        waves = []
+        for channel in range(3):
+            columns = 60 * np.sin(40 * x + channel + number)
+            rows = 40 * np.cos(60 * y / (channel + 1))
+            waves.append(128 + columns + rows)
         image = np.stack(waves, axis=2) + rng.normal(0, 2, (*size, 1))
         mask = (x - 0.7) ** 2 + (y - 0.5) ** 2 < rng.uniform(0.02, 0.1)
         image[mask] = 255 - image[mask]
@@ -111,8 +115,9 @@ def run_program(script: Path, flags: list, folder: Path, modules: list[Path], **
 def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
     """Images per second in steady state (`steady`), seconds of all, GB."""
     output = folder / "run"
-    flags = f"--plan none --loss ce+dice --no-deep-supervision --augment none --tracker none --scale {args.scale}"
-    flags += f" --batch-size {args.batch_size} --micro-batch-size {args.batch_size} --max-steps {args.steps}"
+    flags = "--plan none --loss ce+dice --no-deep-supervision --augment none --tracker none"
+    flags += f" --scale {args.scale} --max-steps {args.steps}"
+    flags += f" --batch-size {args.batch_size} --micro-batch-size {args.batch_size}"
     flags += f" --log-every {NEVER} --eval-every {NEVER} --checkpoint-every {NEVER}"
     places = ["--dataset", data, "--output-dir", output]
     results = run_program(ROOT / "train.py", [*places, *flags.split(), *args.train_flags], folder, [ROOT])

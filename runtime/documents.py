@@ -94,7 +94,8 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
         value = json.loads(text, parse_int=_whole_number, object_pairs_hook=pairs)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
-    return _checked(value, root, holds_half=HALF_CHARACTER.search(text) is not None)
+    holds_half = HALF_CHARACTER.search(text) is not None
+    return _checked(value, root, holds_half)
 
 
 def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:

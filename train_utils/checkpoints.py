@@ -250,7 +250,9 @@ class Checkpoints:
         # one process looks: machines may not share the folder, and all must agree on the best score
         if not on_main(self.accelerator, lambda: self._go_on_behind(checkpoint.path)):
             run.forget_best()
-        planned = f" of {self.settings.total_steps}" if self.settings.total_steps else ""  # else the clock decides
+        planned = ""
+        if self.settings.total_steps:  # else the clock decides
+            planned = f" of {self.settings.total_steps}"
         say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
         if run.step > 0:
             rebuild_buckets(model, self.network)

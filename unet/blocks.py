@@ -164,7 +164,8 @@ class Up(nn.Module):
         pads: list[int] = []
         for skip_side, side in zip(skip.shape[2:], x.shape[2:], strict=True):
             missing = skip_side - side
-            pads = [missing // 2, missing - missing // 2, *pads]  # the last axis comes first
+            of_side = [missing // 2, missing - missing // 2]
+            pads = of_side + pads  # the last axis comes first
         if any(pads) or torch.jit.is_tracing():  # the pooling rounded a side down; a graph is for all sizes
             x = F.pad(x, pads)
         return self.conv(torch.cat([skip, x], dim=1))

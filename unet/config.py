@@ -14,7 +14,12 @@ Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number 
 MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
 SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
-ONE_FOR_EACH = {"mean": "channels", "std": "channels", "class_names": "classes", "class_values": "classes"}
+ONE_FOR_EACH = {
+    "mean": "channels",
+    "std": "channels",
+    "class_names": "classes",
+    "class_values": "classes",
+}
 MaskValue = int | tuple[Byte, Byte, Byte]  # a grey level or an RGB color
 NamedTask = Annotated[dict[str, Any], Limit(lambda task: isinstance(task.get("name"), str), "an object with a name")]
 

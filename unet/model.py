@@ -153,7 +153,8 @@ class UNet(
         """Pad short sides with their border pixels, as `forward` describes."""
         pads: list[int] = []
         for side, padded_side in zip(x.shape[2:], self._padded_size(x.shape[2:]), strict=True):
-            pads = [0, padded_side - side, *pads]  # the last axis comes first
+            of_side = [0, padded_side - side]
+            pads = of_side + pads  # the last axis comes first
         return F.pad(x, pads, mode="replicate") if any(pads) else x
 
     def _padded_size(self, size: Sequence[int]) -> list[int]:

@@ -159,7 +159,7 @@ def _identity(args: TrainSettings, info: DatasetInfo, config: UNetConfig) -> dic
         "task": info.config.task,
         "classes": info.reader.identity,
         "in_channels": info.channels,
-        **as_json({name: getattr(config, name) for name in (*ARCHITECTURE, *NetworkAxes._fields)}),
+        **as_json({name: getattr(config, name) for name in ARCHITECTURE + NetworkAxes._fields}),
         # only the name counts: the encoder may have moved since, and the run has its weights
         "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),

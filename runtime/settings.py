@@ -58,8 +58,8 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
         argument["nargs"] = "+" if items[-1] is Ellipsis else len(items)
         hints = items[:1]
     words = [kind for kind in hints if kind is not NoneType]
-    kind = Union[tuple(words)]  # noqa: UP007  # made at run time
-    argument["type"] = reader(kind, takes_auto="auto" in entry.metadata)
+    word: Any = Union[tuple(words)]  # noqa: UP007  # made at run time
+    argument["type"] = reader(word, takes_auto="auto" in entry.metadata)
     if len(words) == 1 and get_origin(words[0]) is Annotated:
         limit = get_args(words[0])[1]
         if isinstance(limit, OneOf):

@@ -25,11 +25,6 @@ class WithEncoder(nn.Module):
         self.head = nn.Conv1d(3, 2, 1)
 
 
-def test_an_unknown_optimizer_is_an_error():
-    with pytest.raises(KeyError, match="adam"):
-        build_optimizer(WithEncoder(), "adam", 0.5, 0.01)
-
-
 def test_weights_are_grouped_by_encoder_and_by_what_decays():
     groups = []
     for group in build_optimizer(WithEncoder(), "adamw", 0.5, 0.01).param_groups:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from data_utils.sources.dicom import is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Files, Record, Records
 from inference.inputs import InputRules, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
 from runtime.console import counted, listing
 from runtime.errors import DataError
@@ -68,7 +69,8 @@ class TruthFolder:
         missing: list[Path] = []
         for pages in inputs:
             for number, job in enumerate(pages):
-                mask = _first_found(finders, pages, number)
+                masks = (find(pages, number) for find in finders)
+                mask = next((mask for mask in masks if mask is not None), None)
                 if mask is None:
                     missing.append(page_stem(job))
                 else:
@@ -84,7 +86,7 @@ class TruthFolder:
         """The functions that find the true masks of these inputs, in the order in which they are asked."""
         finders: list[Find] = []
         if any(job.writes_segments for pages in inputs for job in pages):
-            finders.append(SeriesTruths(self.folder).find)
+            finders.append(partial(_labels_of_series, labels_by_series(self.folder)))
         splits = self._data_set()
         if splits:
             finders.append(DataSetTruths(splits, self._truth_of_record).find)
@@ -191,15 +193,6 @@ class TruthFolder:
         return segments
 
 
-def _first_found(finders: Iterable[Find], pages: Sequence[Job], number: int) -> MaskFile | None:
-    """The true mask that the first of some functions finds; None if none finds any."""
-    for find in finders:
-        mask = find(pages, number)
-        if mask is not None:
-            return mask
-    return None
-
-
 def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]:
     """True masks by their stems; `inputs`, resolved paths, and images that have a folder of masks are left out."""
     pictures = pictures_below(folder)
@@ -215,8 +208,6 @@ class TrueMasks:
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path]) -> None:
-        self.suffix = suffix or ""
-        self.files = files
         self._by_image: dict[str, Path | None] = {}
         if files:
             plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
@@ -224,9 +215,8 @@ class TrueMasks:
 
     def file(self, stem: Path) -> Path | None:
         """The mask of an input of this stem; None if there is none. CASE_0000 of nnU-Net has the mask CASE."""
-        own = self.files.get(stem.with_name(stem.name + self.suffix))
         name = _plain(stem)
-        return own or self._by_image.get(name) or self._by_image.get(name.removesuffix(FIRST_CHANNEL))
+        return self._by_image.get(name) or self._by_image.get(name.removesuffix(FIRST_CHANNEL))
 
     def find(self, pages: Sequence[Job], number: int) -> PageFile | None:
         """The true mask of a page of an input; None if there is none."""
@@ -242,19 +232,13 @@ class TrueMasks:
         return PageFile(stack, page_numbers[number])
 
 
-class SeriesTruths:
-    """True labels of DICOM, by the series that they refer to, wherever they lie below a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._labels = labels_by_series(folder)
-
-    def find(self, pages: Sequence[Job], number: int) -> VolumeFile | None:
-        """The labels of a series; None if there are none."""
-        volume = pages[number].volume
-        if volume is None or not volume.is_series:
-            return None
-        files = self._labels.get(series_uid(volume.paths[0]))
-        return None if files is None else VolumeFile(files)
+def _labels_of_series(labels: Mapping[str, Files], pages: Sequence[Job], number: int) -> VolumeFile | None:
+    """The labels of DICOM that refer to the series of an input; None if there are none."""
+    volume = pages[number].volume
+    if volume is None or not volume.is_series:
+        return None
+    files = labels.get(series_uid(volume.paths[0]))
+    return None if files is None else VolumeFile(files)
 
 
 class DataSetTruths:
@@ -317,18 +301,15 @@ class ClassTruths:
         self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
     ) -> None:
         self.bits = tuple(range(len(class_folders)))
-        self.class_masks: list[TrueMasks] = []
-        for class_folder in class_folders:
-            class_files = {}
-            for stem, file in files.items():
-                while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
-                    stem = stem.relative_to(stem.parts[0])
-                if stem.parts[0] == class_folder and len(stem.parts) > 1:
-                    class_files[stem.relative_to(class_folder)] = file
-            self.class_masks.append(TrueMasks(class_files, suffix, stems))
-        self.joined_masks: TrueMasks | None = None
-        if not any(masks.files for masks in self.class_masks):
-            self.joined_masks = TrueMasks(files, suffix, stems)
+        files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
+        for stem, file in files.items():
+            while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
+                stem = stem.relative_to(stem.parts[0])
+            folder, *others = stem.parts
+            if others and folder in files_by_folder:
+                files_by_folder[folder][Path(*others)] = file
+        self.class_masks = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
+        self.joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
 
     def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""

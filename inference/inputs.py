@@ -87,16 +87,23 @@ class InputRules:
 
 
 def find_jobs(patterns: Iterable[str], output: Path, rules: InputRules = InputRules()) -> list[Job]:
-    """The jobs of all files that the patterns name, as `jobs_of_files` and `files_of_patterns` find them."""
-    inputs = jobs_of_files(files_of_patterns(patterns, output, in_sets=rules.in_sets), output, rules)
-    return list(chain.from_iterable(inputs))
+    """The jobs of all inputs that the patterns name, as `find_inputs` finds them."""
+    return list(chain.from_iterable(find_inputs(patterns, output, rules)))
 
 
-def jobs_of_files(files: Sequence[StemmedFile], output: Path, rules: InputRules) -> list[list[Job]]:
-    """The jobs of each input: one, or one for each page of a TIFF of many pages.
+def find_inputs(
+    patterns: Iterable[str],
+    output: Path,
+    rules: InputRules,
+    *,
+    truth: Path | None = None,
+    mask_suffix: str | None = None,
+) -> list[list[Job]]:
+    """The jobs of each input that `files_of_patterns` finds: one, or one for each page of a TIFF of many pages.
 
     Their outputs are <relative stem><extension>, or <relative stem>_<page>.
     """
+    files = files_of_patterns(patterns, output, in_sets=rules.in_sets, truth=truth, mask_suffix=mask_suffix)
     files_by_input = _grouped_files(files, rules)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)

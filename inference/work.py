@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from inference.inputs import InputRules, files_of_patterns, jobs_of_files, named_job
+from inference.inputs import InputRules, find_inputs, named_job
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -76,10 +76,8 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     """A job for each input, with its truth if the call names the truth."""
     output_format = requested.output_format
     rules = InputRules.of_model(config, output_format)
-    files = files_of_patterns(
-        args.input, args.file or args.output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix
-    )
-    inputs = jobs_of_files(files, args.file or args.output, rules)
+    output = args.file or args.output
+    inputs = find_inputs(args.input, output, rules, truth=args.truth, mask_suffix=args.mask_suffix)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
     else:
@@ -90,7 +88,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
         jobs = truths.with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
-    check_written(args, jobs, [file.path for file in files], requested)
+    check_written(args, jobs, requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     others = [job.name for job in jobs if not job.writes_segments]

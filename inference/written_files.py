@@ -16,14 +16,12 @@ METRICS = "metrics.json"
 FileId = tuple[int, int]  # the device and number of a file, which all of its names share
 
 
-def check_written(
-    args: PredictSettings, jobs: Sequence[Job], inputs: Iterable[Path], requested: RequestedOutputs
-) -> None:
+def check_written(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> None:
     """Raises DataError if a file that will be written is no file, is written twice, or is one that is read."""
     place = args.file or args.output
     if args.file is None and args.truth and args.truth.is_dir() and _id(args.truth) == _id(args.output):
         raise DataError(f"--output {place}: --truth {args.truth} would be overwritten; choose another folder")
-    read = {_id(path): use for path, use in _read_files(args, jobs, inputs)}
+    read = {_id(path): use for path, use in _read_files(args, jobs)}
     for path in _written_files(args, jobs, requested):
         if not path.exists():
             continue
@@ -68,10 +66,8 @@ def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: Reques
     return writers
 
 
-def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def _read_files(args: PredictSettings, jobs: Iterable[Job]) -> Iterator[tuple[Path, str]]:
     """The files that a call reads, each with its use."""
-    for path in inputs:
-        yield path, "an input"
     for job in jobs:
         for name in job.files:
             yield Path(name), "an input"

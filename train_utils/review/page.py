@@ -66,17 +66,13 @@ def _views(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
 
 def _examples(review: MaskReview) -> dict[str, list[np.ndarray]]:
     """The image, its mask and its prediction, or those of the worst slices of a volume, as radiologists see them."""
-    info = review.run.info
-    record = info.val.records[review.index]
+    record = review.run.info.val.records[review.index]
     source, name = record["image"], record["name"]
     prediction = review.run.predictor.labels(source, name)
+    labels = review.run.true_labels(review.index)
     if not review.run.has_volumes:
-        image = read_image(source, name)
-        size = image.shape[:2]
-        truth = info.reader.shown_truth(info.reader.read(record, size, size))
-        return {"": [image, truth, prediction]}
+        return {"": [read_image(source, name), labels, prediction]}
     voxels, header = read_volume(source, name)
-    labels = info.reader.shown_truth(info.reader.read_volume(record, header))
     _, row, column = header.spacing
     finest = min(row, column)
     size = (round(header.size[1] * row / finest), round(header.size[2] * column / finest))

@@ -50,6 +50,15 @@ class ReviewedRun:
         """Whether the run trained on volumes."""
         return self.info.val.records.dims == 3
 
+    def true_labels(self, index: int) -> np.ndarray:
+        """The mask of a validation record, (H, W) or (D, H, W) class indices."""
+        record = self.info.val.records[index]
+        image, name, reader = record["image"], record["name"], self.info.reader
+        if self.has_volumes:
+            return reader.shown_truth(reader.read_volume(record, read_volume_header(image, name)))
+        size = read_image(image, name).shape[:2]
+        return reader.shown_truth(reader.read(record, size, size))
+
 
 def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
     """A run whose masks can be reviewed. Raises DataError, without the name of the folder, if they cannot.
@@ -84,14 +93,12 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
     are in memory at a time.
     """
     record = run.info.val.records[index]
-    image, name, reader = record["image"], record["name"], run.info.reader
-    if not run.has_volumes:
-        size = read_image(image, name).shape[:2]
-        truth = reader.shown_truth(reader.read(record, size, size))
-        yield run.predictor(image, name).probabilities, truth
-        return
-    labels = reader.shown_truth(reader.read_volume(record, read_volume_header(image, name)))
-    yield from zip(run.predictor.slices(image, name), labels, strict=True)
+    image, name = record["image"], record["name"]
+    labels = run.true_labels(index)
+    if run.has_volumes:
+        yield from zip(run.predictor.slices(image, name), labels, strict=True)
+    else:
+        yield run.predictor(image, name).probabilities, labels
 
 
 class Slice(NamedTuple):

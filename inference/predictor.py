@@ -291,7 +291,8 @@ class Predictor:
             return forward(torch.stack(list(images)))
         logits = []
         for image in images:
-            logits.append(torch.cat(list(stream_image(forward, image, tiling)), dim=1))
+            strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))
+            logits.append(torch.cat(list(strips), dim=1))
         return logits
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
@@ -326,6 +327,7 @@ class Predictor:
         Args:
             is_mirrored: whether they are those of the left-right mirror image.
         """
+        pixels = pixels_per_batch(self.device)
         size = network_input.size
 
         def read(start: int, stop: int) -> Tensor:
@@ -333,14 +335,14 @@ class Predictor:
             return torch.from_numpy(np.ascontiguousarray(strip[..., ::-1]) if is_mirrored else strip)
 
         if network.config.dims < len(size):  # slice by slice
-            count = images_per_batch(pixels_per_batch(self.device), size[1:])
+            count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
                 yield torch.stack(list(self._batch(network, slices, tiling)), dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            yield from stream_logits(partial(self._logits, network), read, size, tiling)
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.stream import Forward, stream_image, strip_length
 from runtime.device import full_precision, upload
@@ -38,15 +39,17 @@ def strips_at_sizes(
     """
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
+    pixels = pixels_per_batch(images.device)
     whole: list[Tensor] | None = None
     if tiling is None:
         whole = _predict_whole(forward, images, config)
         if whole is None:
             tiling = _tiling_that_fits(forward, images, config)
+            pixels = 1  # one tile at a time
     for index, size in enumerate(sizes):
         if whole is None:
             assert tiling is not None
-            strips = stream_image(forward, images[index], tiling)
+            strips = stream_image(forward, images[index], tiling, pixels)
         else:
             strips = iter([whole[index]])
         if whole is not None and 4 * config.num_classes * math.prod(size) <= WHOLE_LOGITS:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from data_utils.loading.batch_sampler import images_per_batch
 from inference.tiling.planning import Tiling, round_up
 from runtime.device import upload
 from runtime.parallel import map_ahead
@@ -38,20 +39,21 @@ class Span(NamedTuple):
 
 
 def stream_logits(
-    forward: Forward, read: Callable[[int, int], Tensor], size: Sequence[int], tiling: Tiling
+    forward: Forward, read: Callable[[int, int], Tensor], size: Sequence[int], tiling: Tiling, pixels: int
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
     Tiles with the same span along the first axis are called a row, in a volume too.
 
     Args:
-        forward: (1, C, h, w) -> (1, num_classes, h, w); for volumes, d stands before h.
+        forward: (B, C, h, w) -> (B, num_classes, h, w); for volumes, d stands before h.
         read: returns rows [start, stop) of the network's input, (C, stop - start, W), or slices
             (C, stop - start, H, W). It is called in a thread, for images one row of tiles ahead; two rows of a volume
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
+        pixels: how many pixels share a forward pass.
 
-    Memory: W (x H) x the first side of a tile x classes, and the memory of a tile.
+    Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
     is_inference = torch.is_inference_mode_enabled()
 
@@ -65,17 +67,15 @@ def stream_logits(
     rows = map_ahead(read_row, first_axis, ahead=int(len(size) == 2))
     for span, row, bottom in zip(first_axis, rows, [*next_starts, size[0]], strict=True):
         sums: Tensor | None = None
-        for others in product(*other_axes):
-            window = (..., *(slice(other.start, other.stop) for other in others))
-            (logits,) = forward(row[window][None])
+        for window, weight, logits in _tile_logits(forward, row, span, other_axes, pixels):
             if sums is None:
                 sums = logits.new_zeros(len(logits), *row.shape[1:])
                 if shared is not None:
                     sums[:, : shared.shape[1]] = shared
                     shared = None  # in a volume it is half of a row: there is no room for it beside the sums
-            sums[window] += _weight((span, *others), logits) * logits
+            sums[window] += weight * logits
         assert sums is not None  # a row has tiles
-        del logits  # of the last tile
+        del logits  # of the last tiles
         finished = bottom - span.start
         for strip in sums[:, :finished].split(strip_length(len(sums), sums.shape[1:]), dim=1):
             yield strip.clone()  # whoever keeps it does not keep the sums
@@ -83,9 +83,27 @@ def stream_logits(
         del sums, strip  # they are freed before the next row's are made
 
 
-def stream_image(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
+def stream_image(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
     """`stream_logits` of an image or a volume (C, *spatial) in memory."""
-    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling)
+    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+
+
+def _tile_logits(
+    forward: Forward, row: Tensor, span: Span, other_axes: Sequence[Sequence[Span]], pixels: int
+) -> Iterator[tuple[tuple, Tensor, Tensor]]:
+    """The window, the weight and the logits of each tile of a row; tiles of one shape share forward passes."""
+    tiles_by_shape: dict[tuple[int, ...], list[tuple[Span, ...]]] = {}
+    for others in product(*other_axes):
+        shape = tuple(len(side.weight) for side in (span, *others))
+        tiles_by_shape.setdefault(shape, []).append(others)
+    for shape, tiles in tiles_by_shape.items():
+        count = images_per_batch(pixels, shape)
+        for start in range(0, len(tiles), count):
+            batch = tiles[start : start + count]
+            windows = [(..., *(slice(side.start, side.stop) for side in others)) for others in batch]
+            batch_logits = forward(torch.stack([row[window] for window in windows]))
+            for others, window, logits in zip(batch, windows, batch_logits, strict=True):
+                yield window, _weight((span, *others), logits), logits
 
 
 def _weight(spans: Sequence[Span], logits: Tensor) -> Tensor:

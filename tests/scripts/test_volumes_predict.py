@@ -62,7 +62,7 @@ def network(channels: int = 1, classes: int = 2, *, dims: int = 3, preprocess: P
 
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    strips = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling)
+    strips = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, 10**5)
     return torch.cat(list(strips), dim=1)
 
 
@@ -178,7 +178,7 @@ def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(
     with torch.inference_mode():
         expected = tiled(model, image, tiling)
         monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 3 * 4 * 2 * 30 * 41)
-        strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling))
+        strips = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
         assert max(strip.shape[1] for strip in strips) == 3
         assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
 

@@ -288,15 +288,11 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
 
     The first is `composed`, so that names of images and masks that look equal are equal.
     """
-    files: list[str] = []
-    other_endings: set[str] = set()
-    for file in files_below(folder):
-        if file.lower().endswith(suffixes):
-            files.append(file)
-        else:
-            name = os.path.basename(file)
-            other_endings.add(os.path.splitext(name)[1].lower() or name)
+    files = list(files_below(folder, suffixes))
     if not files:
+        other_endings: set[str] = set()
+        for name in map(os.path.basename, files_below(folder)):
+            other_endings.add(os.path.splitext(name)[1].lower() or name)
         found = "nothing"
         if other_endings:
             found = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"

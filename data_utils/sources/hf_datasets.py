@@ -140,13 +140,16 @@ def find_columns(features: "Features", image_column: str | None, mask_column: st
         names = (column,) if column else usual_names
         matches = [name for name in names if name in features and _holds_pictures(features[name])]
         if not matches:
-            types = {name: getattr(feature, "dtype", feature) for name, feature in features.items()}
-            columns = ", ".join(f"{name} ({type_})" for name, type_ in types.items())
+            columns: list[str] = []
             remedy = ""
-            if any(type_ in TEXT_TYPES for type_ in types.values()):
-                remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
+            for name, feature in features.items():
+                kind_of_values = getattr(feature, "dtype", feature)
+                columns.append(f"{name} ({kind_of_values})")
+                if kind_of_values in TEXT_TYPES:
+                    remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
             raise DataError(
-                f"no column {'|'.join(names)} with pictures, only {columns}; choose one with --{kind}-column{remedy}"
+                f"no column {'|'.join(names)} with pictures, only {', '.join(columns)}; choose one with"
+                f" --{kind}-column{remedy}"
             )
         found[kind] = matches[0]
     return found

@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     missing, unpaired or ambiguous.
     """
     labeled = read_label_files(_load_splits(config), user_path(config.dataset))
-    train, val = [_read_places(records, config) for records in labeled]
+    train, val = map(partial(_read_places, config=config), labeled)
     if config.val_blocks is not None:
         if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")

@@ -162,7 +162,10 @@ def match_masks(
 def _match_by_words(stems: Iterable[str], masks: Mapping[str, File]) -> dict[str, File]:
     """Stem of the image -> mask, if names without the words at their ends agree; empty unless all of them differ."""
     images = {_without_words(stem, IMAGE_WORDS): stem for stem in stems}
-    by_image = {images.get(_without_words(stem, MASK_WORDS), stem): file for stem, file in masks.items()}
+    by_image: dict[str, File] = {}
+    for stem, file in masks.items():
+        name = _without_words(stem, MASK_WORDS)
+        by_image[images.get(name, stem)] = file
     return by_image if len(by_image) == len(masks) and not by_image.keys().isdisjoint(images.values()) else {}
 
 

@@ -46,7 +46,8 @@ def with_palette_colors(
     splits = (train, val)
     if train.dims == 3 or train.is_stream or not any(map(_has_palettes, splits)):
         return train, val, ()
-    colored_train, colored_val = [change(records, "colors of palettes", _with_palette_mask) for records in splits]
+    colored_train = change(train, "colors of palettes", _with_palette_mask)
+    colored_val = change(val, "colors of palettes", _with_palette_mask)
     if has_colors(value for value, _ in classes):
         return colored_train, colored_val, ()
     digests = [records.digest for records in splits]

@@ -296,8 +296,9 @@ def open_records(
         raise DataError(f"{folders[1]}: {len(conflicts)} images have several labelme files: {text}; keep one of each")
     unpaired = [f"{path}: no image of its name" for path in files_by_image[None]]
     if holds_pictures(folders[0]):
-        others = [image for image in files_by_stem(folders[0], "images").values() if image not in files_by_image]
-        unpaired += [f"{image}: image without labelme file" for image in others]
+        for image in files_by_stem(folders[0], "images").values():
+            if image not in files_by_image:
+                unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)
 

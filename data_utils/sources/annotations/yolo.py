@@ -76,9 +76,7 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder or list of images, file that names the classes)."""
-    # another data.yaml, which names no classes, is not YOLO's
-    files = [root / name for name in SETTINGS if (root / name).is_file()]
-    settings = next((file for file in files if any(line.startswith("names:") for line in lines_of(file))), None)
+    settings = _settings_file(root)
     if settings is None:
         names = root / NAMES
         if not names.is_file():
@@ -109,6 +107,15 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     if splits.get("val") == splits["train"]:
         del splits["val"]
     return splits
+
+
+def _settings_file(root: Path) -> Path | None:
+    """data.yaml if it names classes; another data.yaml is not YOLO's."""
+    for name in SETTINGS:
+        path = root / name
+        if path.is_file() and any(line.startswith("names:") for line in lines_of(path)):
+            return path
+    return None
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -46,23 +46,18 @@ def training_steps(
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
-    for batches in _step_batches(loader):
-        data_ready(batches)
-        indices: list[int] = []
-        for batch in batches:
-            indices.extend(slot.index for slot in batch["slots"])
-        # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
-        yield [_augment_batch(batch, fill, std) for batch in batches], indices
-
-
-def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
-    """The batches of the loader that belong to each optimizer step."""
-    batches = []
+    batches: list[TrainingBatch] = []
     for batch in loader:
         batches.append(batch)
-        if batch["slots"][0].ends_step:
-            yield batches
-            batches = []
+        if not batch["slots"][0].ends_step:
+            continue
+        data_ready(batches)
+        indices: list[int] = []
+        for micro_batch in batches:
+            indices.extend(slot.index for slot in micro_batch["slots"])
+        # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
+        yield [_augment_batch(micro_batch, fill, std) for micro_batch in batches], indices
+        batches = []
 
 
 def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor) -> MicroBatch:

@@ -28,17 +28,11 @@ def check_source(name: str) -> None:
         raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}, as train.py writes RUN/model")
     for file in (CONFIG_NAME, WEIGHTS_NAME):
         if not (folder / file).is_file():
-            raise ModelError(f"{name}: has no {file}{_hint(folder, file)}")
-
-
-def _hint(folder: Path, file: str) -> str:
-    """Where the file of a model is, for a folder that lacks it."""
-    best = folder.parent.parent / "model"  # the model of the run, if the folder is one of its checkpoints
-    if (folder / "model" / file).is_file():
-        return f"; {folder}/model has"
-    if (best / file).is_file():
-        return f"; the best model of this run is {best}"
-    return "; give the folder RUN/model that train.py writes"
+            remedy = "give the folder RUN/model that train.py writes"
+            for model in (folder / "model", folder.parent.parent / "model"):  # the folder is a run, or a checkpoint
+                if (model / file).is_file():
+                    remedy = f"the best model of this run is {model}"
+            raise ModelError(f"{name}: has no {file}; {remedy}")
 
 
 def read_config(file: Path) -> UNetConfig:

@@ -136,11 +136,13 @@ class Clock:
     def evaluating(self, accelerator: Accelerator) -> Iterator[None]:
         """A context for an evaluation, which is the last one if no step fits behind it; every process must enter it."""
         begin = self.now()
+        was_over = self.is_over
         with self._measuring(self._evaluations):
             yield
         self._evaluated += self.now() - begin
         if self.budget:
             self._take(on_main(accelerator, self.reading), 1)
+            self.is_over |= was_over  # even if it was faster than expected: another step would need another evaluation
 
     def saving(self, state: RunState) -> AbstractContextManager[None]:
         """A context for a save, which notes the time in the state."""

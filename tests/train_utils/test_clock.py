@@ -146,6 +146,16 @@ def test_an_evaluation_behind_which_no_step_fits_is_the_last_one(time, duration,
     assert clock.is_over is is_over
 
 
+def test_no_step_follows_the_last_evaluation(time):
+    clock = Clock(1.0)
+    with clock.evaluating(ALONE):
+        time.value += 10_000
+    train_on(clock, time, 10)
+    with clock.evaluating(ALONE):
+        time.value += 2_000  # a fifth of what was expected
+    assert clock.is_over
+
+
 def test_a_resumed_run_has_the_time_that_is_left(time):
     clock = Clock(3, 2)
     time.value = 10_000

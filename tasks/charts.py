@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from runtime.redact import printable, shorten
+from runtime.redact import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # size of a curve, in points; the page scales it
 WIDTH = 480
 HEIGHT = 240
-ROW_HEIGHT = 18  # points of a landmark's row in a plot of errors
-LEAST_ERROR = 1e-3  # smaller ones are drawn at the left edge
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # colors that can be told apart on a light and on a dark page
 TEXT = "#7b8594"
@@ -125,25 +123,6 @@ def reliability_plot(curve_points: Sequence[Mapping[str, float]]) -> str:
         return _svg(axes)
 
 
-def error_plot(errors: Mapping[str, np.ndarray], unit: str) -> str | None:
-    """A plot with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
-    if not any(len(values) for values in errors.values()):
-        return None
-    with _plot(max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))) as axes:
-        for row, values in enumerate(errors.values()):
-            positions = np.maximum(values, LEAST_ERROR)
-            axes.plot(positions, np.full(len(positions), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
-            if len(positions):
-                axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1])
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("{x:g}")
-        axes.set_yticks(range(len(errors)), [shorten(printable(name)) for name in errors], parse_math=False)
-        axes.set_ylim(len(errors) - 0.5, -0.5)
-        axes.set_xlabel(f"error in {unit}")
-        return _svg(axes)
-
-
 def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colors are shares of the row.
 
@@ -193,10 +172,10 @@ def own_style(style: Mapping[Any, Any] | None = None) -> Iterator[type["Figure"]
 
 
 @contextmanager
-def _plot(height: int = HEIGHT) -> Iterator["Axes"]:
-    """The axes of a new figure of `height` points, in a context with the style of the page's plots."""
+def _plot() -> Iterator["Axes"]:
+    """The axes of a new figure, in a context with the style of the page's plots."""
     with own_style(STYLE) as figure_class:
-        yield figure_class(figsize=(WIDTH / 72, height / 72), layout="constrained").add_subplot()
+        yield figure_class(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained").add_subplot()
 
 
 def _svg(axes: "Axes") -> str:

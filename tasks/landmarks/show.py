@@ -1,4 +1,4 @@
-"""Landmarks in the report: the errors of each, and images with true and predicted points joined by a line."""
+"""Landmarks in the report: images with true and predicted points joined by a line."""
 
 import numpy as np
 
@@ -7,12 +7,10 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
-from tasks.charts import error_plot
 from tasks.drawing import enlarge_picture, point_colors, render_points, render_volume_points, to_rgb
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
-from tasks.landmarks.scores import ERROR, STATE, LandmarkScores
-from tasks.section import Figure, Section
+from tasks.section import Section
 
 
 class LandmarkSection(Section):
@@ -39,7 +37,6 @@ class LandmarkSection(Section):
         super().__init__(reader)
         self.names = reader.names
         self.colors = point_colors(len(self.names))
-        self.unit = reader.landmarks.unit
 
     def description(self) -> str:
         return f"Detection of {len(self.names)} landmarks: {self.listed_names()}."
@@ -60,11 +57,3 @@ class LandmarkSection(Section):
         truth = self.reader.read(record, size, size)
         picture = render_points(image, points.positions(size), points.is_found, truth.points, truth.states == PRESENT)
         return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
-
-    def figures(self, scores: LandmarkScores) -> list[Figure]:
-        errors = {}
-        for landmark, name in enumerate(self.names):
-            points = scores.by_image[:, landmark]
-            errors[name] = points[points[:, STATE] == PRESENT, ERROR].numpy()
-        plot = error_plot(errors, self.unit)
-        return [] if plot is None else [Figure("Errors of each landmark", "A bar at the median.", source=plot)]

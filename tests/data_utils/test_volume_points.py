@@ -180,7 +180,7 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
     assert run.exit_code == 0, run.output
     assert run.values("eval/median_radial_error")[-1] < 2
     assert "eval/sdr/2mm" in run.records[-1]
-    assert "Errors of each landmark" in (run.folder / "report.html").read_text()
+    assert "Landmarks" in (run.folder / "report.html").read_text()
     image = tmp_path / "data" / "images" / "case0.nii.gz"
     landmarks = Predictor.from_pretrained(run.folder / "model").points(image)
     truth = files.read(image.with_name("case0.mrk.json"))

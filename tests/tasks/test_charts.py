@@ -1,4 +1,4 @@
-"""The charts of a report: curves, dots of errors, the plot of reliability, and the confusion matrix.
+"""The charts of a report: curves, the plot of reliability, and the confusion matrix.
 
 Module: tasks/charts.py.
 """
@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 from support.launches import ROOT
 
-from tasks.charts import SERIES, Line, error_plot, line_chart, matrix_picture, reliability_plot
+from tasks.charts import SERIES, Line, line_chart, matrix_picture, reliability_plot
 
 
 def svg_of(source: str) -> str:
@@ -76,21 +76,6 @@ def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidenc
     first, last = corners(svg, "calibrated")
     expected = [first + (last - first) * shares for shares in ((0.2, 0.9), (0.8, 0.1))]
     np.testing.assert_allclose(corners(svg, "series-0"), expected, rtol=0, atol=1e-4)
-
-
-def test_dots_of_errors_lie_on_a_logarithmic_axis_in_a_named_row():
-    errors = {"$n$ose": np.array([1.0, 10.0, 100.0]), "a" * 30: np.array([]), "Ear": np.array([0.0, 10.0])}
-    svg = svg_of(error_plot(errors, "mm"))
-    rows = []
-    for row in svg.split('id="errors-')[1:]:
-        rows.append([(float(x), float(y)) for x, y in re.findall(r'<use [^>]*x="(\S+)" y="(\S+)"', row)])
-    (one, height), (ten, _), (hundred, _) = rows[0][:3]
-    assert ten - one == pytest.approx(hundred - ten)
-    assert rows[2][1][0] == pytest.approx(ten)
-    assert height < rows[2][0][1]
-    assert rows[2][0][0] > 0  # an error of 0 is a dot too
-    assert svg.index(">$n$ose<") < svg.index(f">{'a' * 11}…{'a' * 12}<") < svg.index(">Ear<")
-    assert error_plot({"nose": np.array([])}, "mm") is None
 
 
 @pytest.mark.parametrize(("count", "interval", "numbers"), [(3, 1, ["99.9", "0.1", "66.7", "33.3"]), (150, 3, [])])

@@ -132,13 +132,15 @@ def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
 
 def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
     """The DICOM files below a folder, or those among some files below it; what they are is cached."""
-    if names is None:
-        names = files_below(folder)
+    names = list(files_below(folder) if names is None else names)
     paths = _dicom_files(folder, names)
     found = load_or_read_each("DICOM", [str(folder / path) for path in paths], _look)
     files: list[DicomFile] = []
     for path, (_, kind, series, modality, problem) in zip(paths, found.values(), strict=True):
         files.append(DicomFile(path, kind, tuple(series), modality, problem))
+    for name in sorted(set(names).difference(paths)):
+        if name.lower().endswith(SUFFIXES):
+            files.append(DicomFile(name, OTHER, problem="cannot be read (it lacks the mark DICM of DICOM files)"))
     return Tree(folder, files)
 
 

@@ -1,7 +1,7 @@
 """A DICOM series as a volume: slices sorted by where they lie, whatever their files are called."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
 from math import prod
@@ -16,6 +16,7 @@ from data_utils.image_io.formats import PageFile, check_memory
 from data_utils.image_io.stored_volume import StoredVolume
 from data_utils.image_io.windowed import WindowedArray
 from runtime.documents import check_regular
+from runtime.errors import DataError, one_line
 from runtime.parallel import map_indices
 
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # from DICOM's world, left, posterior, superior
@@ -52,11 +53,12 @@ class DicomSeries(StoredVolume):
             raise ValueError(f"it has {samples} values for each pixel; a volume of colors is not read")
         planes = []
         for header, path in zip(headers, paths, strict=True):
-            if "ModalityLUTSequence" in header:
-                raise ValueError(
-                    "a table makes values of its stored numbers; only RescaleSlope and -Intercept are read"
-                )
-            planes += planes_of(header, path)
+            with _naming(path):
+                if "ModalityLUTSequence" in header:
+                    raise ValueError(
+                        "a table makes values of its stored numbers; only RescaleSlope and -Intercept are read"
+                    )
+                planes += planes_of(header, path)
         self.planes = sort_planes(planes)
         self.shape = (int(required(first, "Columns")), int(required(first, "Rows")), len(planes))
         self.channels = 1
@@ -68,15 +70,20 @@ class DicomSeries(StoredVolume):
         check_memory(prod(shape) * self.dtype.itemsize, "the volume")
         voxels = np.empty(shape, self.dtype)
         for path, slices in self.slices_by_file().items():
-            for frame, pixels in enumerate(_frames(path)):
-                if frame not in slices or pixels.shape != shape[1:]:
-                    raise ValueError(f"{path} holds other frames than its header says")
-                index = slices.pop(frame)
-                slope, intercept = self.planes[index].scale
-                voxels[index] = pixels if (slope, intercept) == (1, 0) else pixels * slope + intercept
-            if slices:
-                raise EOFError(f"{path} ends before its frames do")
+            with _naming(path, hint="; is it cut off?"):
+                self._read_file(path, slices, voxels)
         return voxels.transpose(2, 1, 0)[..., None]
+
+    def _read_file(self, path: str, slices: dict[int, int], voxels: np.ndarray) -> None:
+        """Fill the slices that a file holds, by the number of its frame."""
+        for frame, pixels in enumerate(_frames(path)):
+            if frame not in slices or pixels.shape != voxels.shape[1:]:
+                raise ValueError("it holds other frames than its header says")
+            index = slices.pop(frame)
+            slope, intercept = self.planes[index].scale
+            voxels[index] = pixels if (slope, intercept) == (1, 0) else pixels * slope + intercept
+        if slices:
+            raise EOFError("it ends before its frames do")
 
     def slices_by_file(self) -> dict[str, dict[int, int]]:
         """File -> number of each of its frames -> the slice that it is."""
@@ -88,7 +95,19 @@ class DicomSeries(StoredVolume):
 
 def _read(paths: Sequence[str], index: int) -> Any:
     check_regular(paths[index])
-    return read_header(paths[index], (*ALIKE, *GEOMETRY, *PIXELS))
+    with _naming(paths[index]):
+        return read_header(paths[index], (*ALIKE, *GEOMETRY, *PIXELS))
+
+
+@contextmanager
+def _naming(path: str, hint: str = "") -> Iterator[None]:
+    """Within, an error says in which file of a series it was found; a damaged one makes pydicom raise anything."""
+    try:
+        yield
+    except DataError:  # pydicom is missing
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: {one_line(error)}{hint}") from error
 
 
 def sort_planes(planes: Sequence[Plane]) -> list[Plane]:

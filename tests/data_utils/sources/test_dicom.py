@@ -75,7 +75,9 @@ def test_labels_of_a_tree_belong_to_the_series_that_they_refer_to(tree):
 
 def test_what_a_tree_leaves_out_is_said(tree):
     (tree / "B" / "ct" / "damaged").write_bytes((tree / "B" / "ct" / "IM1").read_bytes()[:200])
+    (tree / "B" / "ct" / "older.dcm").write_bytes(b"no mark")
     lines = "\n".join(training_volumes(tree).metadata.left_out)
+    assert f"{tree / 'B' / 'ct' / 'older.dcm'}: cannot be read (it lacks the mark DICM" in lines
     assert "1 file that is a DICOM image without a place in space, the first is B/picture" in lines
     assert "1 file that is neither image nor label of DICOM, the first is DICOMDIR" in lines
     assert "1 series without a label, the first is A/study 2/all/series_2" in lines

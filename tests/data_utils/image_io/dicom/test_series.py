@@ -131,7 +131,7 @@ SPOILED = {
     "no pixels": (lambda paths: edit(paths[1], PixelData=None), "cannot be read"),
     "empty": (lambda paths: paths[1].write_bytes(b""), "cannot be read"),
     "cut in its header": (lambda paths: paths[1].write_bytes(paths[1].read_bytes()[:400]), "cannot be read"),
-    "cut in its pixels": (lambda paths: paths[1].write_bytes(paths[1].read_bytes()[:-30]), "cannot be read"),
+    "cut in its pixels": (lambda paths: paths[1].write_bytes(paths[1].read_bytes()[:-30]), "003.dcm: .* cut off"),
     "colors": (lambda paths: [edit(path, SamplesPerPixel=3) for path in paths], "a volume of colors"),
 }
 

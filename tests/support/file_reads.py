@@ -35,7 +35,6 @@ class CountedFiles(AbstractFileSystem):
     cachable = False
     blocksize = 50 * 2**20
     failures = 0
-    error: type[Exception] = ConnectionError
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -51,7 +50,7 @@ class CountedFiles(AbstractFileSystem):
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         if CountedFiles.failures:
             CountedFiles.failures -= 1
-            raise CountedFiles.error("the network fails")
+            raise ConnectionError("the network fails")
         path = self._strip_protocol(path)
         size = os.path.getsize(path)
         start, end = start or 0, size if end is None else min(end, size)

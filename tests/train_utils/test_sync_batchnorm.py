@@ -86,7 +86,7 @@ def inputs() -> Inputs:
     return inputs
 
 
-@pytest.mark.parametrize("processes", SHARES)
+@pytest.mark.parametrize("processes", [4, *[pytest.param(count, marks=pytest.mark.slow) for count in (2, 3)]])
 def test_layer_is_batch_norm_on_the_joined_batch(inputs, processes, tmp_path):
     torch.save(inputs, tmp_path / "input")
     call_in_processes(layer_in_one_of_several, processes, tmp_path)

@@ -98,19 +98,22 @@ def test_a_network_that_never_looks_along_an_axis_sees_slices_as_images(upsample
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 @pytest.mark.parametrize(
-    ("axes", "size"),
+    ("axes", "sizes"),
     [
-        *[({"depth": 4}, size) for size in ((1, 1), (1, 40), (15, 16), (16, 16), (31, 7), (33, 47))],
-        *[(axes, size) for axes in (ISOTROPIC, FLAT) for size in ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5))],
+        ({"depth": 4}, ((1, 1), (1, 40), (15, 16), (16, 16), (31, 7), (33, 47))),
+        (ISOTROPIC, ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5))),
+        (FLAT, ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5))),
     ],
+    ids=["images", "isotropic", "flat"],
 )
-def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes, size):
+def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes, sizes):
     model = network(norm=norm, block=block, upsample=upsample, **axes)
     model = model.to(memory_format=model.memory_format).eval()
-    with torch.no_grad():
-        logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
-    assert logits.shape == (1, 3, *size)
-    assert logits.isfinite().all()
+    for size in sizes:
+        with torch.no_grad():
+            logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
+        assert logits.shape == (1, 3, *size)
+        assert logits.isfinite().all(), size
 
 
 def test_a_side_shorter_than_its_own_divisor_is_padded_with_its_border():
@@ -191,9 +194,8 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
     assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
 
 
-@pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])
-def test_an_exported_network_has_torchs_logits(norm, upsample, axes, tmp_path):
-    model = network(norm=norm, upsample=upsample, **axes).eval()
+def test_an_exported_network_has_torchs_logits(tmp_path):
+    model = network(norm="instance", **FLAT).eval()
     write_onnx(model, tmp_path / "model.onnx")
     exported = OnnxNetwork(tmp_path / "model.onnx")
     assert exported.config == model.config

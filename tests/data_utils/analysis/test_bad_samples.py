@@ -99,13 +99,6 @@ def test_a_report_names_the_flag_that_trains_without_bad_files(broken_folder):
         load_info(broken_folder, classes=CLASSES, allow_unpaired=True)
 
 
-def test_check_data_ends_with_0_where_there_are_none(tiny_folder, tmp_path):
-    result = launch("train.py", "--dataset", tiny_folder, "--check-data", "--output-dir", tmp_path / "run")
-    assert result.returncode == 0, result.stderr
-    assert "no problems" in result.stdout, result.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken_folder, tmp_path):
     options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--epochs", "1", "--log-every", "1", "--max-steps", "6"]
     flags = ["--dataset", broken_folder, *TINY, *options, "--tracker", "none", "--optimizer", "sgd"]

@@ -83,7 +83,9 @@ class RunLog:
         self._trace = ExitStack()
         self._profiler: torch.profiler.profile | None = None
         if flags["trace_steps"]:
-            self._profiler = self._trace.enter_context(self._profile(flags["trace_steps"]))
+            steps = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": flags["trace_steps"], "repeat": 1}
+            options = ProfileKwargs(schedule_option=steps, on_trace_ready=self._write_trace)
+            self._profiler = self._trace.enter_context(self.accelerator.profile(options))
         self._last_result: StepResult | None = None  # of the last step whose result is known
         self._has_named_bottleneck = False
         budget = self.schedule.clock.budget
@@ -312,11 +314,6 @@ class RunLog:
     def _bottleneck(self) -> str | None:
         """A sentence on a run that waits for its data; None for another."""
         return self.meter.bottleneck(self.settings.num_workers, self.settings.flags["cache"])
-
-    def _profile(self, steps: int) -> AbstractContextManager[torch.profiler.profile]:
-        """A profiler of `steps` steps after the warm-up."""
-        schedule = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": steps, "repeat": 1}
-        return self.accelerator.profile(ProfileKwargs(schedule_option=schedule, on_trace_ready=self._write_trace))
 
     def _write_trace(self, profiler: torch.profiler.profile) -> None:
         """Write traces/process-<n>.json for chrome://tracing; the main process prints the operators that took most."""

@@ -48,8 +48,11 @@ def parse_args(description: str) -> TrainSettings:
     parsed = vars(parser.parse_args())
     typed = checked(TrainSettings, parsed)
     sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
-    if parsed["folder"] is not None:
-        _add_folder(typed, parsed["folder"], parser)
+    folder = parsed["folder"]
+    if folder is not None and typed.setdefault("dataset", folder) != folder:
+        parser.error(
+            f"{folder} and --dataset {typed['dataset']} both name a data set; give one folder of images/, masks/"
+        )
     record = read_record(typed.get("like"), parser)
     repeated = repeated_settings(record, typed) if record else {}
     values = repeated | typed
@@ -63,14 +66,6 @@ def parse_args(description: str) -> TrainSettings:
     elif args.max_steps and args.epochs:
         say(f"--epochs {args.epochs} has no effect: --max-steps {args.max_steps} says how long the run is")
     return args
-
-
-def _add_folder(typed: dict[str, Any], folder: str, parser: cli.Arguments) -> None:
-    """Make the data set that was typed without a flag the value of --dataset."""
-    if typed.setdefault("dataset", folder) != folder:
-        parser.error(
-            f"{folder} and --dataset {typed['dataset']} both name a data set; give one folder of images/, masks/"
-        )
 
 
 def _check(args: TrainSettings, parser: cli.Arguments) -> None:

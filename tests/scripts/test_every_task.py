@@ -52,8 +52,13 @@ def test_two_processes_compute_what_one_does(tmp_path, task):
     assert sum(len(computed_values(record)) for record in one.records) > 10
 
 
-@pytest.mark.parametrize("average", [[], ["--ema-decay", "0.5"]], ids=["weights", "averages"])
-@pytest.mark.parametrize("task", ["classes", "overlapping", "objects", "landmarks"])
+AVERAGES = ["--ema-decay", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("task", "average"),
+    [("classes", []), ("classes", AVERAGES), ("overlapping", []), ("objects", AVERAGES), ("landmarks", [])],
+)
 def test_a_run_that_diverges_ends_in_a_line_and_keeps_its_last_good_model(tmp_path, monkeypatch, task, average):
     # from its second step on the run makes steps that no network survives
     rate = train_utils.schedule.learning_rate

@@ -87,9 +87,7 @@ def test_losses_differ_from_step_to_step(whole_adamw, whole_muon):
     assert len(set(whole_muon)) == STEPS
 
 
-@pytest.mark.parametrize(
-    ("processes", "micro_batch_size", "accumulation"), [(3, 3, 1), (2, 1, 4), (1, 4, 3)]
-)
+@pytest.mark.parametrize(("processes", "micro_batch_size", "accumulation"), [(3, 3, 1), (2, 1, 4), (1, 4, 3)])
 def test_adamw_in_float64_gives_the_same_losses_for_any_split(whole_adamw, processes, micro_batch_size, accumulation):
     # promised to 1e-9; measured 7e-16, and AdamW may amplify it a thousandfold
     assert losses_of_a_run(processes, micro_batch_size, accumulation) == pytest.approx(whole_adamw, abs=1e-12)

@@ -232,7 +232,7 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     if path.is_dir():
         remedy = format_remedy(file.name for file in sorted(path.rglob("*")))
         raise DataError(f"--input {pattern}: no image or volume found{remedy}")
-    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
+    problem = "no image or volume found" if exists or glob.has_magic(pattern) else "is not there"
     raise DataError(f"--input {pattern}: {problem}")
 
 
@@ -278,10 +278,12 @@ def _with_series(files: Sequence[StemmedFile], place: Path) -> list[StemmedFile]
     root = place.parent if place.is_file() else place
     by_name = {file.path.relative_to(root).as_posix(): file for file in files}
     tree = read_tree(root, by_name)
-    for line in tree.left_out((LABEL, OTHER)):
+    for file in tree.damaged:
+        say(f"{root / file.path}: {file.problem}")  # it stays an input, and fails
+    for line in tree.unused((LABEL, OTHER)):
         say(f"{place}: left out {line}")
     found: dict[str, StemmedFile | None] = {**by_name}
-    found |= dict.fromkeys(file.path for file in tree.files if file.kind in (LABEL, OTHER))
+    found |= dict.fromkeys(file.path for kind in (LABEL, OTHER) for file in tree.of_kind(kind))
     for series in series_of(tree.of_kind(SLICE), root):
         for name in series.files:
             path = root / name

@@ -80,9 +80,18 @@ class Tree(NamedTuple):
         """The files of a kind that can be read."""
         return [file for file in self.files if file.kind == kind and not file.problem]
 
+    @property
+    def damaged(self) -> list[DicomFile]:
+        """The files that cannot be read."""
+        return [file for file in self.files if file.problem]
+
     def left_out(self, kinds: Iterable[str]) -> list[str]:
         """A line for each damaged file, and for the files of each kind that are not used."""
-        lines = [f"{self.folder / file.path}: {file.problem}" for file in self.files if file.problem]
+        return [f"{self.folder / file.path}: {file.problem}" for file in self.damaged] + self.unused(kinds)
+
+    def unused(self, kinds: Iterable[str]) -> list[str]:
+        """A line for the files of each kind."""
+        lines: list[str] = []
         for kind in kinds:
             files = self.of_kind(kind)
             if files:

@@ -196,11 +196,14 @@ def test_a_damaged_series_is_one_line_and_the_others_are_written(tmp_path, model
     paths[4].unlink()
     cut = write_series(tmp_path / "in" / "cut", VOXELS, LPS)[2]
     cut.write_bytes(cut.read_bytes()[:-50])
+    (tmp_path / "in" / "good" / "older.dcm").write_bytes(b"no mark")
     result = predict(model, tmp_path / "in", tmp_path / "out")
     assert result.returncode == 1
     lines = [line for line in result.stderr.splitlines() if "failed" in line]
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert f"{cut}: " in lines[0]
     assert "mm apart, others" in lines[1]
+    assert "older.dcm" in lines[2]
     assert not any(secret in result.stderr for secret in SECRETS)
     assert {path.name for path in (tmp_path / "out").glob("*.dcm")} == {"good.dcm"}
 

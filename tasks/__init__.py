@@ -1,7 +1,6 @@
 """Tasks: what a network learns of an image, and all that follows from it. Each is a folder, and a name in `KINDS`."""
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.targets.reader import TargetReader
 from runtime.errors import ModelError
 from runtime.values import NEWER_VERSION
 from tasks import classes, landmarks, objects, overlapping
@@ -35,11 +34,6 @@ def task_of_model(config: UNetConfig) -> Task:
     if task.outputs != config.num_classes:
         raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
     return task
-
-
-def reader_type(name: str) -> type[TargetReader]:
-    """The reader of the targets of the task of this name."""
-    return TASKS[name].reader
 
 
 def new_decoder(task: Task) -> Decoder:

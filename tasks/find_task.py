@@ -16,7 +16,7 @@ from data_utils.mask_values import MAX_VALUES
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, SettingsError
-from tasks import reader_type
+from tasks import TASKS
 from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
@@ -120,7 +120,7 @@ def find_named_classes(records: Records, config: DataConfig) -> NamedClasses:
     Raises DataError for more than a model may have.
     """
     assert config.task is not None
-    if reader_type(config.task).takes_points:
+    if TASKS[config.task].reader.takes_points:
         return ()
     classes = named_classes(config.classes, records.metadata.classes, config.outside_rule)
     if len({name for _, name in classes}) > MAX_VALUES:

@@ -10,7 +10,7 @@ from data_utils.sources.holdout import leak_warnings
 from data_utils.sources.load import load_records
 from data_utils.targets.palettes import with_palette_colors
 from runtime.errors import DataError
-from tasks import reader_type
+from tasks import TASKS
 from tasks.classes.loss import Classes
 from tasks.classes.reader import ClassReader
 from tasks.find_task import find_named_classes, find_task
@@ -32,7 +32,7 @@ def open_data(config: DataConfig) -> OpenedData:
         warnings += leak_warnings(train, val)
     trusts_values = config.task == Classes.name
     config = replace(config, task=task)
-    targets = reader_type(task)
+    targets = TASKS[task].reader
     classes = find_named_classes(train, config)
     if targets is ClassReader:
         train, val, lines = with_palette_colors(train, val, classes)

@@ -415,16 +415,6 @@ def jobs_of_bands(folder, *inputs):
     return find_jobs([str(folder / name) for name in inputs], folder / "out", rules)
 
 
-def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
-    pixels = scene(0, channels=2)[0]
-    write_raster(tmp_path / "stack" / "a_B08_B04.tif", pixels, names=("B08", "B04"))
-    for name in ("B08", "B04"):
-        write_raster(tmp_path / "files" / f"b_{name}.tif", pixels[:1])
-    jobs = jobs_of_bands(tmp_path, "stack", "files")
-    assert [job.output.name for job in jobs] == ["a_B08_B04", "files"]
-    assert [len(job.files) for job in jobs] == [1, 2]
-
-
 def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     pixels = scene(0, channels=2)[0]
     for name in ("B08", "B04"):

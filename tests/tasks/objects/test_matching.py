@@ -10,7 +10,6 @@ from scipy.optimize import linear_sum_assignment
 from support.objects import discs, labels_of, target_of
 
 from tasks.classes.loss import Classes
-from tasks.objects.labels import label_classes, label_numbers, pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.scores import SUMS, THRESHOLDS, Matches, ObjectScores, Overlaps
 from unet.config import IGNORE_INDEX
@@ -213,10 +212,3 @@ def test_an_image_without_objects_is_the_worst_only_where_some_are_predicted():
     nothing = np.zeros((5, 5), int)
     assert scores_of(nothing, nothing).image_comparison == [1]
     assert scores_of(np.ones((5, 5), int), nothing).image_comparison == [0]
-
-
-@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
-def test_labels_hold_numbers_of_32_bits(kind):
-    labels = pack_labels(kind(np.array([2**30], np.int32)), kind(np.array([3], np.uint8)))
-    assert label_numbers(labels).tolist() == [2**30]
-    assert label_classes(labels).tolist() == [3]

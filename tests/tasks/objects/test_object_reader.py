@@ -24,7 +24,7 @@ from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError, SettingsError
 from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
-from tasks.objects.reader import ObjectReader, boxed_objects, describe_objects, object_shapes
+from tasks.objects.reader import ObjectReader, boxed_objects, object_shapes
 from tasks.objects.write import ObjectFormat
 from tasks.scoring.masks import open_mask
 from train_utils.check_data import check_data
@@ -349,20 +349,6 @@ def test_check_data_counts_objects(tmp_path):
     assert "sizes of objects in pixels: 16 to " in report
     assert ") touch another object" in report
     assert "to check: in 1 image a number names several pieces, which count as one object: 00.png" in report
-
-
-def test_counts_add_up_over_images():
-    images = {
-        "first": np.array([[1, 0], [0, 1]]),  # a corner joins
-        "second": np.array([[1, 1, 2, 0, 3]]),
-        "third": np.array([[0, 0, 0, 0]]),
-        "fourth": np.array([[5, 5, 6, 0, 6]]),
-    }
-    assert describe_objects(images.items()) == [
-        "objects: 6 in 3 of 4 images; 1.5 an image, 3 at most",
-        "sizes of objects in pixels: 1 to 2, median 2; 4 (66.7%) touch another object",
-        "to check: in 1 image a number names several pieces, which count as one object: fourth",
-    ]
 
 
 def test_the_report_counts_objects_of_masks_that_can_be_read():

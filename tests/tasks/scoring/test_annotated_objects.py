@@ -123,12 +123,6 @@ def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
     assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
 
 
-def test_objects_keep_their_numbers_in_a_smaller_target(info):
-    smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
-    assert smaller.ids.shape == (10, 15)
-    assert len(np.unique(smaller.ids)) == 4
-
-
 def test_objects_of_classes_that_are_not_chosen_are_background(tmp_path):
     write_coco(tmp_path)
     info = load_info(tmp_path, task="objects", classes="dog")

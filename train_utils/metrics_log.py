@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.sources.excluded import shown_name
 from runtime.console import counted, say
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes, read_json_lines
 from runtime.errors import WriteError, one_line
@@ -122,7 +121,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     for index, score in enumerate(comparisons):
         if index in info.val.bad:
             continue
-        name = shown_name(info.val.records, index)
+        name = info.val.records.shown_name(index)
         occurrences[name] = occurrences.get(name, 0) + 1
         if occurrences[name] > 1:  # images of one name are in the same order in every run
             name = f"{name} ({occurrences[name]})"

@@ -12,11 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
+from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.find import are_masks, find_annotated
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.dicom import find_dicom
-from data_utils.sources.excluded import leave_out
-from data_utils.sources.folder import DataFolder, NoFolderError, children, find_splits, folders_in, names_in
+from data_utils.sources.folder import (
+    DataFolder,
+    NoFolderError,
+    children,
+    find_name,
+    find_splits,
+    folders_in,
+    names_in,
+    spellings,
+)
 from data_utils.sources.hf_datasets import ask_hub, is_hub_id, is_saved, open_tables
 from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
@@ -41,11 +50,12 @@ from data_utils.sources.volumes import divide_into_slices, find_volumes, image_s
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
-from runtime.redact import PASSWORD
+from runtime.redact import PASSWORD, printable
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
 VAL_SPLITS = ("val", "validation", "valid")
+COMMENT = "#"  # the begin of a line of --exclude that names no image
 
 
 def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
@@ -126,6 +136,43 @@ def _read_places(records: Records, config: DataConfig) -> Records:
     if records.dims == 2 and not records.is_stream and not records.metadata.bands:
         return as_pictures(records)
     return records
+
+
+def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:
+    """Both splits without the images that a file names, a name on each line.
+
+    The images are left out when the splits are made, so that the other images stay in their splits. Raises DataError
+    for a list that cannot be read, for names that the data set does not have, and if a split would have no image left.
+    """
+    if train.is_stream:
+        raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
+    train_names = [train.shown_name(i) for i in range(len(train))]
+    val_names = [val.shown_name(i) for i in range(len(val))]
+    by_spelling = spellings([*train_names, *val_names])
+    name_by_line = {line: find_name(line, by_spelling) for line in read_names(file)}
+    unknown = sorted(line for line, name in name_by_line.items() if name is None)
+    if unknown:
+        name_list = listing(unknown)
+        raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
+    left_out = set(name_by_line.values())
+
+    def keep(records: Records, names: list[str], title: str) -> Records:
+        indices = [i for i, name in enumerate(names) if name not in left_out]
+        if not indices:
+            raise DataError(f"--exclude {file}: leaves no {title} image; shorten the list")
+        if len(indices) == len(names):
+            return records
+        return select(records, np.array(indices))
+
+    return keep(train, train_names, "training"), keep(val, val_names, "validation")
+
+
+def read_names(file: Path) -> set[str]:
+    """The names in a list, without empty lines and lines that begin with #. Raises DataError if it cannot be read."""
+    if not file.is_file():
+        raise DataError(f"--exclude {file}: there is no such file")
+    lines = map(str.strip, lines_of(file))
+    return {printable(line) for line in lines if line and not line.startswith(COMMENT)}
 
 
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:

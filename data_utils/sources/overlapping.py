@@ -215,8 +215,10 @@ def find_class_files(folder: DataFolder) -> SplitOpeners:
 
     Empty for other layouts. Raises DataError if the task is another than that of classes that may overlap.
     """
+    if folder.has_masks:
+        return {}
     folders = split_folders(folder.root, folder.named_splits)
-    if folder.has_masks or not all(map(_holds_mask_folders, folders.values())):
+    if not all(map(_holds_mask_folders, folders.values())):
         return {}
     suffixes = volume_suffixes(folder.root, folder.config)
     cases = {split: _cases_of_class_files(path, suffixes) for split, path in folders.items()}

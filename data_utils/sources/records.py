@@ -15,6 +15,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest, digest_of_files
+from runtime.redact import printable, redact
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 ALL = -1  # the number of a label set of all classes
@@ -396,6 +397,10 @@ class Records:
         for step in self.steps:
             name = step.name(i, name)
         return name
+
+    def shown_name(self, i: int) -> str:
+        """The name of a record as it is written in lists of images, on one line."""
+        return printable(redact(self.name(i)))
 
     def listed_name(self, i: int) -> str:
         """The name of a whole record with the folders that its file of annotations lists."""

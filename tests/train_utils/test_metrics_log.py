@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.run_files import records
 
+from data_utils.sources.records import ListRows, Records
 from train_utils.metrics_log import MetricsFile, is_record, read_image_scores, read_log, series, write_image_scores
 
 NAN = float("nan")
@@ -76,7 +77,7 @@ class EightImages:
     """A split of images with difficult NAMES, of which number 3 is damaged."""
 
     def __init__(self) -> None:
-        self.records = SimpleNamespace(name=NAMES.__getitem__)
+        self.records = Records(ListRows({"image": b"", "target": b"", "name": name} for name in NAMES))
         self.bad = {3: "thrice: unreadable"}
 
     def __len__(self) -> int:

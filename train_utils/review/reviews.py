@@ -14,7 +14,6 @@ import torch
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.sources.excluded import shown_name
 from data_utils.sources.records import Records
 from inference.predictor import Predictor
 from runtime.console import track
@@ -178,7 +177,7 @@ def review_runs(
         val = run.info.val
         equal_names = equal_images(run.info.train.records, val.records)
         for index in track(range(len(val)), len(val), f"reviewing {folder}"):
-            name = shown_name(val.records, index)
+            name = val.records.shown_name(index)
             if index in val.bad or name in reviews:
                 continue
             try:
@@ -221,7 +220,7 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
             moved = f"{shift[0]:+d} rows and {shift[1]:+d} columns"
             shifts.append(f"{place}the mask fits better when it is moved by {moved}")
     return MaskReview(
-        shown_name(run.info.val.records, index),
+        run.info.val.records.shown_name(index),
         run,
         index,
         slices=[scored.number for scored in worst],
@@ -278,4 +277,4 @@ def _files(records: Records) -> Iterator[tuple[str, Path]]:
     for index, record in enumerate(records):
         source = record["image"]
         if isinstance(source, str | Path) and Path(source).is_file():
-            yield shown_name(records, index), Path(source)
+            yield records.shown_name(index), Path(source)

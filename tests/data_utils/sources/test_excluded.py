@@ -9,8 +9,7 @@ from support.folders import write_folder
 from support.picture_folders import write_pictures
 
 from data_utils.config import DataConfig
-from data_utils.sources.excluded import leave_out, read_names
-from data_utils.sources.load import load_records
+from data_utils.sources.load import leave_out, load_records, read_names
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 

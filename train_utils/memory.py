@@ -124,19 +124,17 @@ def shortage_recorded(folder: Path, network: UNet, batch_split: BatchSplit, stat
         elif batch_split.is_fixed:
             remedy = "lower --micro-batch-size, which flags or profile fix"
         elif size > 1 or not network.activation_checkpointing:
-            recomputes = size == 1 or network.activation_checkpointing
-            _record(folder, MemoryLimit(math.ceil(size / 2), recomputes))
-            change = "activation checkpointing" if size == 1 else f"micro-batches of {math.ceil(size / 2)}"
+            limit = MemoryLimit(math.ceil(size / 2), size == 1 or network.activation_checkpointing)
+            folder.mkdir(
+                parents=True, exist_ok=True
+            )  # machines may not share the folder that the main process has made
+            with replace_file(folder / MEMORY_FILE) as file:  # several processes may run out at once
+                file.write(json.dumps(asdict(limit)).encode())
+            change = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
             command = f"the same command with --output-dir {shlex.quote(str(folder))} --resume auto"
             remedy = f"run {command} to continue with {change}"
         process = os.environ.get("RANK", "0")
         raise MemoryShortage(f"process {process}: out of memory {where}; {remedy} ({one_line(error, 100)})") from error
-
-
-def _record(folder: Path, limit: MemoryLimit) -> None:
-    folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
-    with replace_file(folder / MEMORY_FILE) as file:  # several processes may run out at once
-        file.write(json.dumps(asdict(limit)).encode())
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
 import tifffile
 from PIL import Image
-from rasterio.windows import Window
 from support.inputs import read_input
 from support.rasters import write_raster
 
@@ -195,16 +193,6 @@ def test_strips_of_a_jpeg_file_are_those_of_the_whole(size, target, orientation,
             )
 
 
-@pytest.mark.parametrize(("size", "target", "orientation"), JPEG_SIZES)
-def test_windows_of_a_jpeg_file_have_all_detail_after_a_draft(size, target, orientation, tmp_path):
-    path = write_jpeg(tmp_path / "a.jpg", size, orientation)
-    whole = read_image(path)
-    with open_source(path) as picture:
-        picture.drafted(Preprocess(image_size=target))
-        assert picture.size == whole.shape[:2]
-        np.testing.assert_array_equal(read_image(picture, box=picture.rows(10, 50)), whole[10:50])
-
-
 CHANNELS = {"rgb": 3, "rgba": 3, "grey": 1, "grey16": 1, "float": 1}
 OTHER_SIZES = [(150, 166), (97, 500), (400, 50)]
 
@@ -247,28 +235,6 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, size, tmp_path)
         np.testing.assert_allclose(window, expected, rtol=0, atol=5e-6 * expected_range)
 
 
-@pytest.fixture(scope="module")
-def sparse_picture(tmp_path_factory):
-    """A TIFF that holds one of its tiles, and its pixels."""
-    path = tmp_path_factory.mktemp("sparse") / "a.tif"
-    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 32, "compress": "deflate", "SPARSE_OK": "TRUE"}
-    with rasterio.open(path, "w", driver="GTiff", count=1, height=90, width=70, dtype="uint8", **tiles) as file:
-        file.write(np.full((1, 32, 16), 7, np.uint8), window=Window(16, 32, 16, 32))
-    pixels = np.zeros((90, 70), np.uint8)
-    pixels[32:64, 16:32] = 7
-    return path, pixels
-
-
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-@pytest.mark.parametrize(("rows", "columns"), [((0, 90), (0, 70)), ((20, 70), (10, 66)), ((0, 5), (0, 5))])
-def test_tiles_that_a_picture_leaves_out_are_black(sparse_picture, monkeypatch, rows, columns):
-    path, pixels = sparse_picture
-    monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 1)
-    with open_source(path) as picture:
-        assert picture.decodes_windows
-        assert np.array_equal(picture.pixels(Box(*rows, *columns))[:, :, 0], pixels[slice(*rows), slice(*columns)])
-
-
 @pytest.mark.parametrize(("width", "is_large"), [(4096, True), (4095, False)])
 def test_an_image_of_4096_by_4096_pixels_is_read_in_windows(tmp_path, width, is_large):
     np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint8, (4096, width))  # an empty file without blocks
@@ -289,19 +255,6 @@ def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
         assert picture.size == (4, 6)
         assert np.array_equal(read_image(picture, box=Box(1, 3, 2, 6))[:, :, 0], pages[1, 1:3, 2:])
         assert np.array_equal(read_mask(picture, "a", box=Box(1, 3, 2, 6)), pages[1, 1:3, 2:])
-
-
-@pytest.mark.parametrize(("source_page", "page"), [(None, 2), (0, 0), (1, 1)])
-def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path, source_page, page):
-    tifffile.imwrite(tmp_path / "a.tif", PAGES, photometric="minisblack")
-    with open_source(PageFile(str(tmp_path / "a.tif"), source_page, reads_place=False), page=2) as picture:
-        assert read_image(picture, box=picture.rows(0, 3)).max() == page
-
-
-def test_a_tiff_with_a_place_lacks_data_unless_it_is_read_as_a_picture(tmp_path):
-    raster = str(write_raster(tmp_path / "b.tif", PAGES[:1], nodata=0))
-    assert isinstance(read_image(raster), np.ma.MaskedArray)
-    assert not isinstance(read_image(PageFile(raster, reads_place=False)), np.ma.MaskedArray)
 
 
 @pytest.fixture(scope="module")

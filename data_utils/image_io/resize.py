@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
+from data_utils.image_io.formats import Box
+
 Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 ResizeBox = tuple[float, float, float, float]  # left, top, right, bottom
@@ -65,27 +67,31 @@ def resize_rows(
     return pixels
 
 
-def resize_window(
-    read: Callable[[int, int, int, int], np.ndarray], extent: tuple[float, float], size: tuple[int, int], window: Window
-) -> np.ndarray:
-    """The `window` (rows, columns) of the result of `resize_image` for an image of `extent` resized to `size`.
-
-    `read(top, bottom, left, right)` gives a part of the image. The values are equal but for a rounding of the weights'
-    last bit.
-    """
+def needed_box(extent: tuple[float, float], size: tuple[int, int], window: Window) -> Box:
+    """The pixels of an image of `extent` that `resize_window` needs for a window of the image resized to `size`."""
     rows, columns = window
     top, bottom = _needed_range(extent[0], size[0], rows)
     left, right = _needed_range(extent[1], size[1], columns)
+    return Box(top, bottom, left, right)
+
+
+def resize_window(
+    pixels: np.ndarray, box: Box, extent: tuple[float, float], size: tuple[int, int], window: Window
+) -> np.ndarray:
+    """The `window` (rows, columns) of the result of `resize_image` for an image of `extent` resized to `size`.
+
+    `pixels` are those of the `needed_box`. The values are equal but for a rounding of the weights' last bit.
+    """
+    rows, columns = window
     row_scale = extent[0] / size[0]
     column_scale = extent[1] / size[1]
-    box = (
-        columns[0] * column_scale - left,
-        rows[0] * row_scale - top,
-        columns[1] * column_scale - left,
-        rows[1] * row_scale - top,
+    resized_box = (
+        columns[0] * column_scale - box.left,
+        rows[0] * row_scale - box.top,
+        columns[1] * column_scale - box.left,
+        rows[1] * row_scale - box.top,
     )
-    window_size = (rows[1] - rows[0], columns[1] - columns[0])
-    return resize_image(read(top, bottom, left, right), window_size, box)
+    return resize_image(pixels, (rows[1] - rows[0], columns[1] - columns[0]), resized_box)
 
 
 def _needed_range(length: float, target: int, part: tuple[int, int]) -> tuple[int, int]:

@@ -154,8 +154,8 @@ class TrainingDataset(SegmentationDataset):
             check_sizes(name, picture.size, target.size)
             image = ImageInput(picture, self.preprocess, self.channels, name)
             window = crop_around(self.split.class_locations[index], target.size, image.size, crop_size, rng)
-            pixels = image.window(window)
-            return pixels, hide_missing(target.read(image.size, window), image.missing(window))
+            pixels, missing = image.window(window)
+            return pixels, hide_missing(target.read(image.size, window), missing)
 
     def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         """Where to crop a sample."""

@@ -5,9 +5,16 @@ from functools import cached_property
 
 import numpy as np
 
-from data_utils.image_io.formats import Box
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
+from data_utils.image_io.resize import (
+    Window,
+    nearest_pixels,
+    needed_box,
+    resize_image,
+    resize_mask,
+    resize_rows,
+    resize_window,
+)
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.target import AnyTarget
 from runtime.errors import ImageError, UserWarningLine
@@ -57,13 +64,20 @@ class ImageInput:
             pixels = pixels * 255
         return pixels
 
-    def window(self, window: Window) -> np.ndarray:
-        """A window (C, h, w) of the network's input.
+    def window(self, window: Window) -> tuple[np.ndarray, np.ndarray | None]:
+        """A window (C, h, w) of the network's input, and where in it no channel holds data; None if all have data.
 
         Its values count as not in 0..1, whatever they are: to know better needs the whole picture.
         """
-        pixels = resize_window(self._read, self.picture.size, self.size, window).transpose(2, 0, 1)
-        return np.ascontiguousarray(pixels, _input_type(pixels))
+        extent = self.picture.size
+        box = needed_box(extent, self.size, window)
+        stored = read_image(self.picture, self.name, box=box)
+        pixels = resize_window(self._fit(stored), box, extent, self.size, window).transpose(2, 0, 1)
+        missing = missing_pixels(stored)
+        if missing is not None:
+            rows, columns = nearest_pixels(extent, self.size, window)
+            missing = missing[rows - box.top][:, columns - box.left]
+        return np.ascontiguousarray(pixels, _input_type(pixels)), missing
 
     @cached_property
     def _is_unit_range(self) -> bool:
@@ -94,9 +108,8 @@ class ImageInput:
             pixels[:, first - start : last - start] = rows
         return pixels
 
-    def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        box = Box(top, bottom, left, self.picture.size[1] if right is None else right)
-        return self._fit(read_image(self.picture, self.name, box=box))
+    def _read(self, top: int, bottom: int) -> np.ndarray:
+        return self._fit(read_image(self.picture, self.name, box=self.picture.rows(top, bottom)))
 
     def _fit(self, pixels: np.ndarray) -> np.ndarray:
         """Pixels (H, W, C) with the model's channels; a warning, once, for another type than it was trained on."""
@@ -121,17 +134,6 @@ class ImageInput:
         if pixels.dtype.kind != "f":
             mean = mean.round()
         return np.where(np.ma.getmaskarray(pixels), mean.astype(pixels.dtype), pixels.data)
-
-    def missing(self, window: Window) -> np.ndarray | None:
-        """(h, w) bool, true where no channel of a `window` of the network's input holds data; None if all have data."""
-        if not self.picture.may_lack_data:
-            return None
-        rows, columns = nearest_pixels(self.picture.size, self.size, window)
-        box = Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
-        missing = missing_pixels(self.picture.pixels(box))
-        if missing is None:
-            return None
-        return missing[rows - rows[0]][:, columns - columns[0]]
 
 
 def missing_pixels(pixels: object) -> np.ndarray | None:

@@ -210,7 +210,7 @@ def resized_window(
     top, left = (target[0] - height) // 2, target[1] - width
     whole = read_input(path, preprocess, channels).whole()
     with open_source(path) as picture:
-        window = ImageInput(picture, preprocess, channels).window(((top, top + height), (left, left + width)))
+        window, _ = ImageInput(picture, preprocess, channels).window(((top, top + height), (left, left + width)))
     assert window.dtype == whole.dtype
     return window, whole[:, top : top + height, left : left + width]
 

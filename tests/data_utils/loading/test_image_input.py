@@ -93,7 +93,7 @@ def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, s
     image = ImageInput(WindowedArray(np.full((4, 5, 1), 7, stored)), Preprocess(), 1)
     assert image.whole().dtype == whole
     assert image.strip(1, 3).dtype == strip
-    assert image.window(((0, 2), (1, 3))).dtype == whole
+    assert image.window(((0, 2), (1, 3)))[0].dtype == whole
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         columns = ((np.arange(width) + 0.5) * 32 / width).astype(int)
         expected = (bands == 0).all(axis=0)[np.ix_(rows, columns)]
         (top, bottom), (left, right) = window
-        missing = network_input.missing(window)
+        _, missing = network_input.window(window)
         assert np.array_equal(missing, expected[top:bottom, left:right])
         assert missing.any()
-        assert network_input.missing(((height - 4, height), (0, 4))) is None
+        assert network_input.window(((height - 4, height), (0, 4)))[1] is None
     full = write_raster(tmp_path / "b.tif", bands)
     with open_source(full) as picture:
-        assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
+        assert ImageInput(picture, Preprocess(scale=scale, mean=(4.0,) * 5), 5).window(window)[1] is None
 
 
 @pytest.fixture

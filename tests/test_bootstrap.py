@@ -14,7 +14,6 @@ from support.launches import PROGRAMS, ROOT
 SCRIPT = ROOT / "bootstrap.py"
 # The interpreter below this environment: the one that a user would call, and where Debian's pip lives.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
-HAS_PIP = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
 
 
 @pytest.fixture
@@ -67,11 +66,17 @@ def stand_in_pip(no_ensurepip):
     shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")
 
 
-@pytest.mark.skipif(not HAS_PIP, reason="needs a Python with pip")
+@pytest.fixture
+def system_pip():
+    """The pip of the system's Python."""
+    if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode:
+        pytest.skip("needs a Python with pip")
+
+
 class TestWithoutEnsurepip:
     """The Debian case."""
 
-    pytestmark = pytest.mark.usefixtures("no_ensurepip")
+    pytestmark = pytest.mark.usefixtures("system_pip", "no_ensurepip")
 
     def test_the_system_pip_installs_into_the_environment(self, repository):
         # A package that only this installation can have put there.

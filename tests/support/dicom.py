@@ -7,6 +7,7 @@ from pathlib import Path
 import highdicom
 import nibabel
 import numpy as np
+import pytest
 from highdicom.seg import Segmentation, SegmentDescription
 from pydicom import dcmread
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
@@ -44,6 +45,9 @@ def grids() -> dict[str, np.ndarray]:
 
 
 GRIDS = grids()
+QUICK_GRIDS = ("oblique", "turned", "LPS", "PIR", "SAL")
+OTHER_GRIDS = [pytest.param(name, marks=pytest.mark.slow) for name in GRIDS if name not in QUICK_GRIDS]
+for_every_grid = pytest.mark.parametrize("grid", [*QUICK_GRIDS, *OTHER_GRIDS])
 
 
 def upright(voxels: np.ndarray, affine: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.special import stdtrit
 from support.comparisons import HARD, differences_of, write_run, write_seeds
 
 
@@ -41,7 +41,7 @@ def test_three_seeds_that_agree_show_a_difference(tmp_path):
     runs = write_seeds(tmp_path, "a", GAINS) + write_seeds(tmp_path, "b", HIGHER_GAINS, epochs=9)
     (sentence,), _ = differences_of(runs)
     gains = np.array([0.05, 0.051, 0.052])  # of what the images have in common nothing is left
-    half = t.ppf(0.975, 2) * gains.std(ddof=1) / np.sqrt(3)
+    half = stdtrit(2, 0.975) * gains.std(ddof=1) / np.sqrt(3)
     assert interval_of(sentence) == pytest.approx([-gains.mean() - half, -gains.mean() + half], abs=5.1e-5)
     assert "Over 3 seeds or folds, 95% interval -0.0535 to -0.0485: A is better on these data." in sentence
 
@@ -63,7 +63,7 @@ def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path)
             runs.append(write_run(folder, scores, fold=f"{number}/5", epochs=epochs, identity=identity))
     (sentence,), _ = differences_of(runs)
     values = np.array([0.01, 0.02, 0.03])
-    half = t.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 / 3 + 10 / 20)
+    half = stdtrit(2, 0.975) * values.std(ddof=1) * np.sqrt(1 / 3 + 10 / 20)
     assert interval_of(sentence) == pytest.approx([-0.02 - half, -0.02 + half], abs=5.1e-5)
     assert "on average over 12 images" in sentence
 
@@ -76,7 +76,7 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     sentences, _ = differences_of(runs)
     assert [sentence[:5] for sentence in sentences] == ["B - A", "C - A"]
     low, high = interval_of(sentences[0])
-    assert high - low == pytest.approx(2 * t.ppf(1 - 0.05 / 6, 2) * 0.01 / np.sqrt(3), abs=1.1e-4)
+    assert high - low == pytest.approx(2 * stdtrit(2, 1 - 0.05 / 6) * 0.01 / np.sqrt(3), abs=1.1e-4)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pydicom
 import pytest
 import SimpleITK
-from support.dicom import GRIDS, SECRETS, text, write_multiframe, write_picture, write_series
+from support.dicom import GRIDS, SECRETS, for_every_grid, text, write_multiframe, write_picture, write_series
 from support.volumes import oblique, write_nifti
 
 from data_utils.image_io.formats import VolumeFile
@@ -25,8 +25,9 @@ def series(paths) -> VolumeFile:
     return VolumeFile(tuple(map(str, paths)), is_series=True)
 
 
-@pytest.mark.parametrize("affine", GRIDS.values(), ids=GRIDS)
-def test_a_series_lies_where_the_same_nifti_and_simpleitk_lay_it(tmp_path, affine):
+@for_every_grid
+def test_a_series_lies_where_the_same_nifti_and_simpleitk_lay_it(tmp_path, grid):
+    affine = GRIDS[grid]
     paths = write_series(tmp_path / "dicom", VOXELS, affine)
     voxels, header = read_volume(series(paths), "case")
     expected, expected_header = read_volume(

@@ -11,7 +11,16 @@ import pydicom
 import pytest
 import SimpleITK
 from skimage.draw import polygon2mask
-from support.dicom import GRIDS, PATIENT, TO_LPS, bits_by_highdicom, upright, write_multiframe, write_series
+from support.dicom import (
+    GRIDS,
+    PATIENT,
+    TO_LPS,
+    bits_by_highdicom,
+    for_every_grid,
+    upright,
+    write_multiframe,
+    write_series,
+)
 
 from data_utils.image_io.dicom.labels import segment_names
 from data_utils.image_io.dicom.write import Regions
@@ -54,11 +63,7 @@ def series_of(paths) -> VolumeFile:
     return VolumeFile(tuple(map(str, paths)), is_series=True)
 
 
-QUICK_GRIDS = ("oblique", "turned", "LPS", "PIR", "SAL")
-OTHER_GRIDS = [pytest.param(name, marks=pytest.mark.slow) for name in GRIDS if name not in QUICK_GRIDS]
-
-
-@pytest.mark.parametrize("grid", [*QUICK_GRIDS, *OTHER_GRIDS])
+@for_every_grid
 def test_written_labels_are_read_again_voxel_for_voxel(tmp_path, grid):
     affine = GRIDS[grid]
     bits = marked()

@@ -100,10 +100,15 @@ def _tile_logits(
         count = images_per_batch(pixels, shape)
         for start in range(0, len(tiles), count):
             batch = tiles[start : start + count]
-            windows = [(..., *(slice(side.start, side.stop) for side in others)) for others in batch]
+            windows = list(map(_window, batch))
             batch_logits = forward(torch.stack([row[window] for window in windows]))
             for others, window, logits in zip(batch, windows, batch_logits, strict=True):
                 yield window, _weight((span, *others), logits), logits
+
+
+def _window(spans: Sequence[Span]) -> tuple:
+    """The index of a tile's pixels in the arrays of its row."""
+    return (..., *(slice(span.start, span.stop) for span in spans))
 
 
 def _weight(spans: Sequence[Span], logits: Tensor) -> Tensor:

@@ -39,7 +39,11 @@ class Span(NamedTuple):
 
 
 def stream_logits(
-    forward: Forward, read: Callable[[int, int], Tensor], size: Sequence[int], tiling: Tiling, pixels: int
+    forward: Forward,
+    read: Callable[[int, int], Tensor],
+    size: Sequence[int],
+    tiling: Tiling,
+    pixels: int,
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from data_utils.image_io.volumes import volume_stem
@@ -16,40 +16,37 @@ from runtime.errors import DataError
 from tasks.job import Job, PointRow
 
 
-@dataclass(frozen=True)
-class TruePoints:
-    """The file or folder of true points, and the table of those of all images."""
+def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Job]]) -> list[Job]:
+    """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
 
-    path: Path
-    table: PointTable
+    Raises DataError for inputs that the table does not list.
 
-    def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
-        """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
-
-        Raises DataError for inputs that the table does not list.
-        """
-        rows: dict[str, list[int]] = {}
-        for row, image in enumerate(self.table.images):
-            rows.setdefault(_stem(image), []).append(row)
-        jobs: list[Job] = []
-        missing: list[str] = []
-        image_by_row: dict[int, Path] = {}
-        for pages in inputs:
-            folders = without_image_roots(input_stem(pages).parent.parts)
-            for job in pages:
-                stem = _stem(str(job.image))
-                candidates = rows.get(stem) or rows.get(case_name(stem), [])
-                found = _find_row(self.table.images, candidates, job.image, folders)
-                if found is None or image_by_row.setdefault(found, job.image) != job.image:
-                    missing.append(str(job.image))
-                else:
-                    jobs.append(replace(job, truth=PointRow(self.path, found)))
-        if missing:
-            raise DataError(
-                f"--truth {self.path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"
-                " images are found by their names and folders"
-            )
-        return jobs
+    Args:
+        path: the file or folder of true points.
+        table: those of all images.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, image in enumerate(table.images):
+        rows.setdefault(_stem(image), []).append(row)
+    jobs: list[Job] = []
+    missing: list[str] = []
+    image_by_row: dict[int, Path] = {}
+    for pages in inputs:
+        folders = without_image_roots(input_stem(pages).parent.parts)
+        for job in pages:
+            stem = _stem(str(job.image))
+            candidates = rows.get(stem) or rows.get(case_name(stem), [])
+            found = _find_row(table.images, candidates, job.image, folders)
+            if found is None or image_by_row.setdefault(found, job.image) != job.image:
+                missing.append(str(job.image))
+            else:
+                jobs.append(replace(job, truth=PointRow(path, found)))
+    if missing:
+        raise DataError(
+            f"--truth {path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"
+            " images are found by their names and folders"
+        )
+    return jobs
 
 
 def _stem(image: str) -> str:

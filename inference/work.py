@@ -13,7 +13,7 @@ from inference.provenance import provenance_of, record_provenance
 from inference.requested_outputs import RequestedOutputs
 from inference.tiling.planning import Tiling
 from inference.true_masks import TruthFolder
-from inference.true_points import TruePoints
+from inference.true_points import with_true_points
 from inference.written_files import check_unfinished, check_written, make_folder
 from runtime.console import say
 from runtime.errors import DataError
@@ -80,12 +80,10 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     inputs = find_inputs(args.input, output, rules, truth=args.truth, mask_suffix=args.mask_suffix)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
+    elif (points := output_format.true_points(args.truth)) is not None:
+        jobs = with_true_points(args.truth, points, inputs)
     else:
-        points = output_format.true_points(args.truth)
-        truths: TruePoints | TruthFolder = TruthFolder(args.truth, output_format, args.mask_suffix, rules)
-        if points is not None:
-            truths = TruePoints(args.truth, points)
-        jobs = truths.with_truths(inputs)
+        jobs = TruthFolder(args.truth, output_format, args.mask_suffix, rules).with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
     check_written(args, jobs, requested)

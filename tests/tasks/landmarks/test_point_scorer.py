@@ -13,7 +13,7 @@ from support.prediction import image_job, score_labels
 
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.files import content
-from inference.true_points import TruePoints
+from inference.true_points import with_true_points
 from runtime.errors import DataError
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
@@ -29,7 +29,7 @@ def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") ->
     for job in jobs:
         assert job.root is not None
         inputs.append([replace(job, output=job.root / stem) if stem else job])
-    return TruePoints(path, read_true_points(path, task)).with_truths(inputs)
+    return with_true_points(path, read_true_points(path, task), inputs)
 
 
 def write_noses(file: Path, *images: str) -> None:

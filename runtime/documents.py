@@ -101,7 +101,7 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
 def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Each row that is not empty, with the number of the line that it begins in. Raises ValueError with a line.
 
-    A cell that `TableWriter` has protected is given back as it was.
+    A cell that `write_row` has protected is given back as it was.
 
     Args:
         strict: whether quotes that are misplaced or never closed are an error.
@@ -117,20 +117,15 @@ def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Itera
         raise ValueError(f"line {line}: {error}") from error
 
 
-class TableWriter:
-    """Writes rows as CSV that `parse_csv` gives back, and that a spreadsheet shows and does not compute.
+def write_row(text: TextIO | StreamWriter, cells: Iterable[object]) -> None:
+    """Write a row of CSV that `parse_csv` gives back, and that a spreadsheet shows and does not compute.
 
     Numbers stay as they are. Other cells that a spreadsheet would take for a formula get an apostrophe before them.
     """
-
-    def __init__(self, text: TextIO | StreamWriter) -> None:
-        self._text = text
-
-    def writerow(self, cells: Iterable[object]) -> None:
-        row = io.StringIO()
-        # Python before 3.13 quotes a carriage return only where it is part of the end of a line
-        csv.writer(row, lineterminator="\r\n").writerow(map(_protected, cells))
-        self._text.write(row.getvalue()[:-2] + "\n")
+    row = io.StringIO()
+    # Python before 3.13 quotes a carriage return only where it is part of the end of a line
+    csv.writer(row, lineterminator="\r\n").writerow(map(_protected, cells))
+    text.write(row.getvalue()[:-2] + "\n")
 
 
 def _protected(cell: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.console import counted, say
-from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes, read_json_lines
+from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes, read_json_lines, write_row
 from runtime.errors import WriteError, one_line
 from runtime.files import replace_file
 
@@ -115,8 +115,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     if len(comparisons) != len(info.val):
         return
     text = io.StringIO()
-    table = TableWriter(text)
-    table.writerow((COLUMN, compared_by))
+    write_row(text, (COLUMN, compared_by))
     occurrences: dict[str, int] = {}
     for index, score in enumerate(comparisons):
         if index in info.val.bad:
@@ -125,7 +124,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
         occurrences[name] = occurrences.get(name, 0) + 1
         if occurrences[name] > 1:  # images of one name are in the same order in every run
             name = f"{name} ({occurrences[name]})"
-        table.writerow((name, f"{score:.9g}"))  # nine digits tell any two float32 apart
+        write_row(text, (name, f"{score:.9g}"))  # nine digits tell any two float32 apart
     with replace_file(folder / IMAGE_SCORES) as file:
         file.write(text.getvalue().encode())
 

@@ -16,7 +16,7 @@ import numpy as np
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import VolumeHeader, read_volume_header
 from runtime.console import counted, say
-from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes, write_row
 from runtime.errors import DataError, one_line
 from runtime.files import replace_file
 from tasks.job import MASK, Job, MaskFile
@@ -133,12 +133,11 @@ class ObjectFormat(MaskFormat):
             header = read_volume_header(image.job.volume, image.job.name)
             columns = VOLUME_COLUMNS
         text = io.StringIO()
-        table = TableWriter(text)
-        table.writerow(columns)
+        write_row(text, columns)
         for detected in image.prediction.objects:
             name = self.names[detected.class_index]
             place = place_cells(detected, header)
-            table.writerow([detected.number, name, detected.size, *place, f"{detected.score:.4f}"])
+            write_row(text, [detected.number, name, detected.size, *place, f"{detected.score:.4f}"])
         with replace_file(image.job.file(TABLE)) as file:
             file.write(text.getvalue().encode())
 
@@ -153,12 +152,12 @@ class ObjectFormat(MaskFormat):
         written_jobs = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
         objects = 0
         with replace_file(folder / JOINED) as file:
-            table = TableWriter(codecs.getwriter("utf-8")(file, "surrogateescape"))
-            table.writerow(["image", *titles])
+            text = codecs.getwriter("utf-8")(file, "surrogateescape")
+            write_row(text, ["image", *titles])
             for job in written_jobs:
                 job_columns = VOLUME_COLUMNS if job.volume is not None else IMAGE_COLUMNS
                 for row in table_rows(job.file(TABLE), job_columns):
-                    table.writerow([job.relative_name, *(row.get(title, "") for title in titles)])
+                    write_row(text, [job.relative_name, *(row.get(title, "") for title in titles)])
                     objects += 1
         say(f"{folder / JOINED} lists {counted(objects, 'object')} in {counted(len(written_jobs), 'image')}")
 

@@ -9,7 +9,7 @@ import numpy as np
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume
-from runtime.documents import TableWriter
+from runtime.documents import write_row
 from runtime.files import replace_file
 from tasks import new_section
 from tasks.drawing import outline_areas
@@ -31,11 +31,10 @@ def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[st
     """Write the page, the table and the list of suspicious images into a folder. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
-    table = TableWriter(text)
-    table.writerow(TITLES)
+    write_row(text, TITLES)
     for review in reviews:
         numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
-        table.writerow((review.name, *numbers, "; ".join(review.problems), review.run.name))
+        write_row(text, (review.name, *numbers, "; ".join(review.problems), review.run.name))
     suspicious = [review.name for review in reviews if review.problems]
     header = "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude"
     for name, content in ((TABLE, text.getvalue()), (LIST, "\n".join([header, *suspicious, ""]))):

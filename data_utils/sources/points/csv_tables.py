@@ -26,7 +26,7 @@ from data_utils.sources.points.table import (
     read_certainty,
     with_point,
 )
-from runtime.documents import TableWriter
+from runtime.documents import write_row
 from runtime.errors import DataError
 
 IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")
@@ -200,24 +200,23 @@ def _add_point(entry: ImagePoints, name: str, cells: Mapping[str, str], location
 def write(table: PointTable) -> str:
     """The content of a file in the table's own layout, with presence and confidence if the table has them."""
     text = io.StringIO(newline="")
-    writer = TableWriter(text)
     axes = list(AXES[: table.axes])
     certainty_titles = list(PREDICTED_TITLES) if table.is_predicted else []
     if table.layout == "long":
-        writer.writerow(["image", "landmark", *axes, "state", *certainty_titles])
+        write_row(text, ["image", "landmark", *axes, "state", *certainty_titles])
     elif table.layout == "wide":
         titles = ["image"]
         are_numbers = all(name.isdigit() for name in table.names)
         for name in table.names:
             titles += [f"{axis.upper()}{name}" if are_numbers else f"{name}_{axis}" for axis in axes]
             titles += [f"{name}_{title}" for title in certainty_titles]
-        writer.writerow(titles)
+        write_row(text, titles)
     else:
         coordinates = axes + ["likelihood" if title == "confidence" else title for title in certainty_titles]
         bodyparts = np.repeat(table.names, len(coordinates)).tolist()
-        writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
-        writer.writerow(["bodyparts", *bodyparts])
-        writer.writerow(["coords", *(coordinates * len(table.names))])
+        write_row(text, ["scorer"] + ["unet"] * len(bodyparts))
+        write_row(text, ["bodyparts", *bodyparts])
+        write_row(text, ["coords", *(coordinates * len(table.names))])
     for row, image in enumerate(table.images):
         whole_row = [image]
         for name, point in table.points(row).items():
@@ -225,7 +224,7 @@ def write(table: PointTable) -> str:
             certainty = [f"{value:.6f}" for value in point.certainty or ()] or [""] * len(certainty_titles)
             whole_row += cells + certainty
             if table.layout == "long" and (point.state != UNKNOWN or certainty_titles):
-                writer.writerow([image, name, *cells, STATE_NAMES[point.state], *certainty])
+                write_row(text, [image, name, *cells, STATE_NAMES[point.state], *certainty])
         if table.layout != "long":
-            writer.writerow(whole_row)
+            write_row(text, whole_row)
     return text.getvalue()

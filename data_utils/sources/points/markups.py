@@ -12,7 +12,7 @@ from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.annotations.documents import json_of, reading, text_of
 from data_utils.sources.points.spaces import SIGNS
 from data_utils.sources.points.table import ImagePoints, PointTable, number, read_note, read_position
-from runtime.documents import TableWriter, parse_csv, text_lines
+from runtime.documents import parse_csv, text_lines, write_row
 from runtime.errors import DataError
 
 MARKUPS = ".mrk.json"
@@ -100,13 +100,12 @@ def write_fcsv(table: PointTable) -> str:
     text = io.StringIO(newline="")
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
-    writer = TableWriter(text)
     for index, (name, point) in enumerate(table.points(0).items(), 1):
         if point.position:
             if point.state != PRESENT:
                 text.write(NOT_THERE)
             position = map(repr, point.position)
-            writer.writerow([index, *position, 0, 0, 0, 1, 1, 1, 0, name, point.note, ""])
+            write_row(text, [index, *position, 0, 0, 0, 1, 1, 1, 0, name, point.note, ""])
     return text.getvalue()
 
 

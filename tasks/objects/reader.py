@@ -45,6 +45,7 @@ FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where 
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
 UNKNOWN = -1  # the number of pixels of which a mask says nothing
+SPECK = 4  # pixels: numbers that are interpolated along a border name objects of hardly more
 SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
 
 
@@ -276,6 +277,11 @@ def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]
         f"sizes of objects in pixels: {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,.0f};"
         f" {touching:,} ({touching / len(sizes):.1%}) touch another object",
     ]
+    if np.median(sizes) <= SPECK:
+        lines.append(
+            f"to check: half of the objects have {SPECK} pixels at most: were the masks saved as JPEG, or resized with"
+            " interpolation, which makes new numbers?"
+        )
     if in_pieces:
         images = counted(len(in_pieces), "image")
         names = listing(in_pieces)

@@ -351,6 +351,16 @@ def test_check_data_counts_objects(tmp_path):
     assert "to check: in 1 image a number names several pieces, which count as one object: 00.png" in report
 
 
+def test_masks_of_objects_that_were_saved_as_jpeg_are_to_check(tmp_path):
+    write_discs(tmp_path, [3, 5, 8, 9], seed=0)
+    for file in sorted((tmp_path / "masks").iterdir()):
+        ids = np.array(Image.open(file))
+        Image.fromarray((20 * ids).astype(np.uint8)).save(file.with_suffix(".jpg"))
+        file.unlink()
+    report, _ = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
+    assert "to check: half of the objects have 4 pixels at most" in report
+
+
 def test_the_report_counts_objects_of_masks_that_can_be_read():
     # the first is among the problems
     records = Records(ListRows([{"image": "", "target": "nowhere.png", "name": "gone"}, *Masks([numbered(3)])]))

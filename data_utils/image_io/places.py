@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, check_memory, page_file
+from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, SceneWindow, check_memory, page_file
 from data_utils.image_io.gdal import open_directory
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import PLACE_TAGS, has_place_tags, is_tiff, is_upright
@@ -23,6 +23,7 @@ from unet.config import IGNORE_INDEX
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # rows and columns themselves
 GRID_TOLERANCE = 1e-3  # pixels by which two grids may differ
 ROWS = 256  # rows that are placed at once
+UNKNOWN = -1  # a value that no mask has, of pixels of which a mask says nothing
 ROUNDING_MARGIN = 1e-6  # pixels: centers that lie between two pixels belong to the second, whatever the rounding
 
 Crs = int | str  # a coordinate reference system: its number in the EPSG registry, or its definition (WKT)
@@ -132,6 +133,13 @@ class PlacedMask(RenderedMask):
             band = placed[top : top + len(row_centers)]
             band[inside] = values[row_indices[inside].astype(int), column_indices[inside].astype(int)]
         return placed
+
+
+def with_unknown(source: ImageSource) -> ImageSource:
+    """A mask with `UNKNOWN` beyond the file of a mask on another grid; any other mask is unchanged."""
+    if isinstance(source, SceneWindow) and isinstance(source.source, PlacedMask):
+        return replace(source, source=with_unknown(source.source))
+    return replace(source, unknown=UNKNOWN) if isinstance(source, PlacedMask) else source
 
 
 def crs_name(crs: Crs | None) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource, RenderedMask, SceneWindow, VolumeFile, is_drawn
-from data_utils.image_io.places import PlacedMask
+from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.places import UNKNOWN, with_unknown
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
@@ -44,7 +44,6 @@ SMALL_PERCENT = 1  # percentile of the sizes of objects that limits how small a 
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
-UNKNOWN = -1  # the number of pixels of which a mask says nothing
 SPECK = 4  # pixels: numbers that are interpolated along a border name objects of hardly more
 SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
 
@@ -215,13 +214,6 @@ class MaskPieces(LabeledObjects):
 
     def render(self) -> np.ndarray:
         return self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name).prediction
-
-
-def with_unknown(source: ImageSource) -> ImageSource:
-    """A mask with `UNKNOWN` beyond the file of a mask on another grid; any other mask is unchanged."""
-    if isinstance(source, SceneWindow) and isinstance(source.source, PlacedMask):
-        return replace(source, source=with_unknown(source.source))
-    return replace(source, unknown=UNKNOWN) if isinstance(source, PlacedMask) else source
 
 
 def connected_pieces(ids: np.ndarray) -> np.ndarray:

@@ -169,6 +169,10 @@ def test_scores_leave_out_pixels_without_data(tmp_path, model):
     assert first["pixel_accuracy"] == pytest.approx((prediction == mask)[has_data].mean())
     assert predict(model, [tmp_path / "in"], *flags).returncode == 0  # its masks are there already
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == first
+    write_raster(tmp_path / "truth" / "a.tif", 7 * mask[None, :, :30])  # which ends before the image does
+    assert predict(model, [tmp_path / "in"], *flags).returncode == 0
+    rest = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert rest["pixel_accuracy"] == pytest.approx((prediction == mask)[:, :30][has_data[:, :30]].mean())
 
 
 @pytest.fixture

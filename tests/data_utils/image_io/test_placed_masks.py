@@ -72,6 +72,17 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     assert info.train.sizes.tolist() == [[40, 56]] * 2
 
 
+def test_what_a_mask_does_not_cover_is_unknown_where_255_is_a_class(tmp_path):
+    half = np.zeros((40, 28), np.uint8)
+    half[5:20, 5:20] = 255
+    write_pairs(tmp_path, NORTH_UP, mask_of=lambda _: half)
+    info = load_dataset_info(class_config(tmp_path))
+    assert info.reader.class_map.values == (0, 255)
+    labels = info.reader.read(info.train.records[0], (40, 56)).mask
+    assert (labels[:, 28:] == 255).all()
+    assert np.array_equal(labels[:, :28], half // 255)
+
+
 @pytest.mark.parametrize(("task", "val_blocks"), [(None, None), ("objects", 20.0)])
 def test_numbered_objects_on_another_grid_are_objects(tmp_path, task, val_blocks):
     for number in range(4):

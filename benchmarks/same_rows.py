@@ -103,6 +103,7 @@ def run_answers(run: Path) -> dict[str, str]:
     identity = json.loads((run / "run.json").read_text())["identity"]
     answers = {f"identity: {name}": json.dumps(identity.get(name)) for name in IDENTITY}
     preprocess = json.loads((run / "model" / "config.json").read_text())["preprocess"]
+    preprocess["bands"] = preprocess.get("bands") or None  # configs of before have no entry where all bands are read
     answers |= {f"preprocessing: {name}": json.dumps(preprocess.get(name)) for name in PREPROCESSING}
     for line in (run / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)

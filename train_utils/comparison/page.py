@@ -7,15 +7,18 @@ import numpy as np
 
 from data_utils.image_io.reader import read_image
 from runtime.errors import ImageError
+from tasks import TASKS
+from tasks.charts import SERIES, Line, line_chart
 from tasks.drawing import to_rgb
 from tasks.tables import Table
 from train_utils.comparison.recipes import Recipe, RecordedRun
+from train_utils.metrics_log import series
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.samples import picture_file
 
 IMAGES = 8  # images that are shown with the pictures of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
-SHOWN = 6  # recipes, or runs of the only one, whose pictures are shown
+LOSSES = {"Validation loss": "eval/loss", "Training loss": "train/loss"}
 
 
 def write_page(
@@ -32,22 +35,43 @@ def write_page(
         sentences: on the differences of recipes.
         lines: the obstacles to the comparison.
     """
+    plotted_recipes = recipes[: len(SERIES)]
     write_html(
         file,
         "comparison.html.jinja",
-        _panels(recipes[:SHOWN]),
+        _panels(plotted_recipes),
         side=PANEL_SIDE,
         tables=tables,
+        colors={recipe.label: color for recipe, color in zip(plotted_recipes, SERIES, strict=False)},
         sentences=sentences,
         lines=lines,
+        charts=_charts(plotted_recipes),
         is_one_recipe=len(recipes) == 1,
     )
+
+
+def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
+    """The curves of all runs in common charts, by title: the score of each task, and the losses."""
+    keys = {}
+    for recipe in recipes:
+        run = recipe.runs[0]
+        keys[f"Validation {run.compared_by}"] = TASKS[run.task].task.scores.score_key()
+    charts = {}
+    for title, key in (keys | LOSSES).items():
+        lines = []
+        for color, recipe in enumerate(recipes):
+            for run in recipe.runs:
+                lines.append(Line(series(run.records, key), color))
+        chart = line_chart(lines)
+        if chart is not None:
+            charts[title] = chart
+    return charts
 
 
 def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
     """{image: {caption: (H, W, 3) uint8}} as a run of each recipe drew it, the largest score differences first."""
     if len(recipes) == 1:
-        labeled = [(str(run.folder), run) for run in recipes[0].runs[:SHOWN]]
+        labeled = [(str(run.folder), run) for run in recipes[0].runs[: len(SERIES)]]
     else:
         labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
     panels: dict[str, dict[str, np.ndarray]] = {}

@@ -31,6 +31,7 @@ class RecordedRun:
 
     Args:
         folder: as it was typed.
+        records: the lines of metrics.jsonl.
         score: the score of the best evaluation, by which models are compared.
         best_step: the step of the best evaluation.
         image_scores: the score of each validation image at that step; empty if the run has not saved them.
@@ -40,6 +41,7 @@ class RecordedRun:
 
     folder: Path
     settings: RunSettings
+    records: Sequence[LogRecord]
     score: float
     best_step: int
     image_scores: Mapping[str, float]
@@ -114,7 +116,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         image_scores = read_image_scores(folder)
     except (OSError, ValueError) as error:
         remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
-    return RecordedRun(folder, settings, score, best_step, image_scores, steps, is_finished), remarks
+    return RecordedRun(folder, settings, records, score, best_step, image_scores, steps, is_finished), remarks
 
 
 def read_settings(folder: Path) -> RunSettings:

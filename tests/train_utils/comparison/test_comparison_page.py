@@ -1,4 +1,4 @@
-"""The page of a comparison: settings, and the same images as several runs have predicted them.
+"""The page of a comparison: settings, curves, and the same images as several runs have predicted them.
 
 Module: train_utils/comparison/page.py.
 """
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.comparisons import HARD, run_compare, write_run
-from support.reports import Page, embedded_picture
+from support.reports import Page, charts_of, embedded_picture
 
+from tasks.charts import SERIES
 from train_utils.comparison.page import IMAGES
 
 
@@ -107,7 +108,7 @@ def test_seeds_of_one_recipe_are_shown_on_the_images_that_several_have_drawn_and
     assert picture_labels(of_seeds.page) == [f"{run}: mean IoU {score:.4f}" for run, score in scores]
 
 
-def test_recipes_are_shown_by_runs_of_one_seed_and_fold(tmp_path):
+def test_recipes_are_shown_by_runs_of_one_seed_and_fold_with_curves_of_their_color(tmp_path):
     """The last run of the second recipe has the seed and fold of the first run of the first."""
     runs = [with_pictures(write_run(tmp_path / "a", seed=1), "i0")]
     runs.append(with_pictures(write_run(tmp_path / "a0", [0.3] * 4), "i0"))
@@ -117,3 +118,5 @@ def test_recipes_are_shown_by_runs_of_one_seed_and_fold(tmp_path):
     page = run_compare(runs, tmp_path / "page.html").page
     assert picture_labels(Page(page)) == ["A: mean IoU 0.1000", "B: mean IoU 0.2000"]
     assert "All runs are of one recipe" not in page
+    colors = re.findall(r'id="series-\d">\s*<path [^>]*stroke: (#\w+)', charts_of(page)[-1])
+    assert colors == [SERIES[0]] * 2 + [SERIES[1]] * 3

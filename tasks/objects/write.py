@@ -70,8 +70,11 @@ class ObjectFormat(MaskFormat):
     def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         return color_objects(labels)
 
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return outline_objects(image, labels)
+    def drawn(self, labels: np.ndarray) -> np.ndarray:
+        return color_objects(labels)
+
+    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        return outline_objects(image, drawn)
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         numbers = np.unique(label_numbers(labels))

@@ -118,7 +118,7 @@ def test_a_model_of_chosen_classes_keeps_them_and_is_compared_with_them(person_r
     assert preprocess["class_names"] == ["background", "person"]
     assert preprocess["class_values"] == [0, 3]
     assert preprocess["outside_class"] == 0
-    assert "joined_values" not in preprocess
+    assert preprocess["joined_values"] == []
     truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(person_run.folder / "model")
     classes = ClassMap.from_preprocess(model.config.preprocess, 2)

@@ -59,27 +59,34 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder of a name, which the first of pytest's processes that needs it makes, for all."""
+    shared = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / name
+    with FileLock(shared / f"{name}.lock"):
+        if not folder.is_dir():
+            make(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """14 training and 5 validation images of 40 x 56 with masks 0/255, under train/ and val/."""
-    folder = tmp_path_factory.mktemp("tiny")
-    return write_splits(folder, 14, 5)
+    return made_once(tmp_path_factory, "tiny", lambda folder: write_splits(folder, 14, 5))
 
 
 @pytest.fixture(scope="session")
 def trained_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of one short run on the tiny folder, made by the first of pytest's processes that needs it."""
+    """The output folder of one short run on the tiny folder."""
     from support.in_process import run_train
 
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    output = folder / "trained"
-    flags = ["--dataset", tiny_folder, *TINY, "--epochs", "12", "--learning-rate", "0.01"]
-    with FileLock(folder / "trained.lock"):
-        if not output.is_dir():
-            assert run_train(output, *flags, figures=True).exit_code == 0
-    return output
+    def make(output: Path) -> None:
+        flags = ["--dataset", tiny_folder, *TINY, "--epochs", "12", "--learning-rate", "0.01"]
+        assert run_train(output, *flags, figures=True).exit_code == 0
+
+    return made_once(tmp_path_factory, "trained", make)
 
 
 @pytest.fixture

@@ -360,7 +360,8 @@ def launcher_words() -> list[str]:
 
 def _launch_line(profile: str) -> str:
     """The command that starts this script with one of the repository's profiles."""
-    command = f"accelerate launch --config_file accelerate_configs/{profile}.yaml {shlex.quote(sys.argv[0])}"
+    script = shlex.quote(sys.argv[0])
+    command = f"accelerate launch --config_file accelerate_configs/{profile}.yaml {script}"
     if profile == "multi_cpu":
         return f"ACCELERATE_USE_CPU=true {command}"
     return command

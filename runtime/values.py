@@ -138,15 +138,17 @@ def fit(value: Any, hint: Any) -> Any:
             with suppress(Misfit):
                 return fit(value, kind)
     elif outer is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        if len(value) == len(kinds):
-            return tuple(map(fit, value, kinds))
+        if inner[-1] is Ellipsis:
+            inner = inner[:1] * len(value)
+        if len(value) == len(inner):
+            return tuple(map(fit, value, inner))
     elif outer is list and isinstance(value, list):
         return [fit(item, inner[0]) for item in value]
     elif outer is dict and isinstance(value, dict):
         return {key: fit(item, inner[1]) for key, item in value.items()}
     elif hint is float:
-        if isinstance(value, int | float) and type(value) is not bool and abs(value) <= sys.float_info.max:
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        if is_number and abs(value) <= sys.float_info.max:
             return float(value)
     elif hint is int:
         if type(value) is int:

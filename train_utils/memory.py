@@ -130,7 +130,9 @@ def shortage_recorded(folder: Path, network: UNet, batch_split: BatchSplit, stat
             )  # machines may not share the folder that the main process has made
             with replace_file(folder / MEMORY_FILE) as file:  # several processes may run out at once
                 file.write(json.dumps(asdict(limit)).encode())
-            change = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
+            change = f"micro-batches of {limit.micro_batch_size}"
+            if size == 1:
+                change = "activation checkpointing"
             command = f"the same command with --output-dir {shlex.quote(str(folder))} --resume auto"
             remedy = f"run {command} to continue with {change}"
         process = os.environ.get("RANK", "0")

@@ -222,7 +222,8 @@ def open_run(flags: TrainSettings) -> OpenedRun | None:
     if line:
         say(line)
         return None
-    return OpenedRun(folder, find_checkpoint(flags.resume, folder / "checkpoints"), read_memory_limit(folder), flags)
+    checkpoint = find_checkpoint(flags.resume, folder / "checkpoints")
+    return OpenedRun(folder, checkpoint, read_memory_limit(folder), flags)
 
 
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:

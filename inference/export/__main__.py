@@ -38,9 +38,14 @@ def main() -> None:
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to bioimageio")
     author = "who made the model; with --to bioimageio, several times for several"
     parser.add_argument("--author", action="append", metavar="NAME", help=author)
+    parser.add_argument("--overwrite", action="store_true", help="replace the file that is there")
     args = parser.parse_args()
     if args.output.is_dir():
         raise SettingsError(f"{args.output}: is a folder, and --to {args.to} writes a file")
+    if not args.output.parent.is_dir():
+        raise SettingsError(f"{args.output}: the folder {args.output.parent} is not there")
+    if args.output.exists() and not args.overwrite:
+        raise SettingsError(f"{args.output}: is there already; choose another, or give --overwrite")
     model = UNet.from_pretrained(args.model)
     try:
         if args.to == "bioimageio":

@@ -203,11 +203,19 @@ def test_all_kinds_of_models_are_proved(config, tmp_path):
     assert (tmp_path / "model.onnx").is_file()
 
 
-def test_a_folder_is_refused_where_a_format_writes_a_file(exported, tmp_path, fails_with):
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (".", "is a folder, and --to onnx writes a file"),
+        ("lost/model.onnx", "/lost is not there"),
+        ("kept.onnx", "is there already; choose another, or give --overwrite"),
+    ],
+)
+def test_an_output_that_cannot_be_is_a_one_line_error_and_nothing_is_lost(exported, tmp_path, fails_with, name, line):
     folder, _ = exported
-    line = f"{tmp_path}: is a folder, and --to onnx writes a file"
-    fails_with(launch("-m", "inference.export", folder / "model", tmp_path), line, 1)
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "kept.onnx").write_text("kept")
+    fails_with(launch("-m", "inference.export", folder / "model", tmp_path / name), line, 1)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
 
 
 @pytest.mark.slow

@@ -73,6 +73,8 @@ def prepare_environment(requirements: str) -> None:
             return
         stamp = read_stamp()
         if stamp[:1] != [str(VENV)] or not PYTHON.exists():
+            if stamp and VENV.is_symlink():
+                fail(f"{VENV} is a link to the environment of {stamp[0]}, which would be lost; remove the link")
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
         command = installer()

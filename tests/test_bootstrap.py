@@ -165,6 +165,17 @@ class TestEnvironment:
         assert process.stdout == f"{moved / '.venv'}\n"
         assert not (moved / ".venv" / "old").exists()
 
+    def test_a_link_to_the_environment_of_another_checkout_is_refused(self, repository):
+        other = repository.with_name("other")
+        other.mkdir()
+        (other / "bootstrap-stamp").write_text("/other/.venv\n")
+        (repository / ".venv").symlink_to(other)
+        process = bootstrap(repository, "python", "-c", "")
+        assert last_line(process).endswith(
+            "is a link to the environment of /other/.venv, which would be lost; remove the link"
+        )
+        assert (other / "bootstrap-stamp").exists()
+
     def test_an_unknown_command_is_one_line(self, repository):
         bootstrap(repository, "python", "-c", "")
         process = bootstrap(repository, "no-such-command")

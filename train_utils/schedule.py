@@ -23,7 +23,6 @@ ENDLESS = 2**40  # steps that are offered to a run by the clock
 WARMUP_SHARE = 20  # the learning rate rises in this part of the run
 ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
 FINISH = 2000  # milliseconds for charts and the report, without their pictures, if no other program is busy
-RESERVE = 0.1  # the last evaluation and save get this part more time than the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 RECENT_TIME = 10_000  # milliseconds over which the wait for a processor is measured
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
@@ -105,9 +104,8 @@ class Clock:
             return Reading()
         self._measure_slowness()
         now = self.now()
-        last = self._evaluation + max(self._saves, default=0)
-        end = last + self.report_share * self._evaluation + FINISH
-        total = self.budget - int(self._slowness * end + RESERVE * last)
+        end = (1 + self.report_share) * self._evaluation + max(self._saves, default=0) + FINISH
+        total = self.budget - int(self._slowness * end)
         # the share that is done never falls, even if the evaluations become faster
         if self._sent.now:
             total = min(total, now * self._sent.total // self._sent.now)

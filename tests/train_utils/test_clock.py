@@ -59,7 +59,7 @@ def test_a_run_ends_before_its_time_by_less_than_two_steps_and_what_the_end_take
     with clock.saving(RunState()):
         time.value += 400
     train_on(clock, time, step_milliseconds)
-    end = (1 + clock_module.RESERVE) * 2_400 + clock_module.FINISH
+    end = 2_400 + clock_module.FINISH
     assert 60_000 - end - 2 * step_milliseconds < time.value <= 60_000 - end
 
 
@@ -73,7 +73,7 @@ def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(
         make_step(clock, time, step, 100)
         shares.append(clock.done / clock.total)
     assert shares == sorted(shares)
-    assert clock.total == 60_000 - clock_module.FINISH - int((1 + clock_module.RESERVE) * 6_000)
+    assert clock.total == 60_000 - clock_module.FINISH - 6_000
 
 
 def test_the_end_has_more_time_where_other_programs_keep_the_processors_busy(time):
@@ -88,8 +88,7 @@ def test_the_end_has_more_time_where_other_programs_keep_the_processors_busy(tim
         make_step(clock, time, 1, 100)
         kept.append(60_000 - clock.total)
     work = clock_module.FINISH + 1_000  # the evaluation takes a second while nobody else is busy
-    reserve = clock_module.RESERVE * 1_000
-    assert kept == [int(work * 14 / 13 + reserve), int(work * 14 / 7 + reserve), int(work * 14 / 4 + reserve)]
+    assert kept == [int(work * 14 / 13), int(work * 14 / 7), int(work * 14 / 4)]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def parse_args(description: str) -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args(__doc__)
-    check_free(args.output, [args.output], overwrite=args.overwrite)
+    check_free(f"--output {args.output}", [args.output], overwrite=args.overwrite)
 
     # 1. Runs: from the files in their folders; no data set and no model is opened
     runs, lines = read_runs(args.runs)

@@ -80,7 +80,8 @@ def main() -> None:
     if args.calibrate:
         calibrate_models(args.runs, args.dataset, device)
         return
-    check_free(args.output, [args.output / name for name in (PAGE, TABLE, LIST)], overwrite=args.overwrite)
+    files = [args.output / name for name in (PAGE, TABLE, LIST)]
+    check_free(f"--output {args.output}", files, overwrite=args.overwrite)
     review_masks(args.runs, args.dataset, device, args.output)
 
 

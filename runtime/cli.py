@@ -100,8 +100,8 @@ def empty_folder(text: str) -> Path:
     return folder
 
 
-def check_free(output: Path, files: Iterable[Path], *, overwrite: bool) -> None:
-    """Raises SettingsError if one of the files that `--output` stands for is there, unless it may be overwritten."""
+def check_free(argument: str, files: Iterable[Path], *, overwrite: bool) -> None:
+    """Raises SettingsError if a file that an argument, such as `--output a`, stands for is there and is to be kept."""
     taken = [file for file in files if file.exists()]
     if taken and not overwrite:
-        raise SettingsError(f"--output {output}: {taken[0]} is there already; choose another, or give --overwrite")
+        raise SettingsError(f"{argument}: {taken[0]} is there already; choose another, or give --overwrite")

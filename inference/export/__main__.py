@@ -10,7 +10,7 @@ from pathlib import Path
 from inference.export.bioimageio import Owner, export_bioimageio
 from inference.export.onnx import export_onnx
 from inference.export.proof import CHECKED, TOLERANCE
-from runtime.cli import Arguments
+from runtime.cli import Arguments, check_free
 from runtime.console import say
 from runtime.errors import SettingsError, WriteError
 from runtime.script import run_script
@@ -44,8 +44,7 @@ def main() -> None:
         raise SettingsError(f"{args.output}: is a folder, and --to {args.to} writes a file")
     if not args.output.parent.is_dir():
         raise SettingsError(f"{args.output}: the folder {args.output.parent} is not there")
-    if args.output.exists() and not args.overwrite:
-        raise SettingsError(f"{args.output}: is there already; choose another, or give --overwrite")
+    check_free(str(args.output), [args.output], overwrite=args.overwrite)
     model = UNet.from_pretrained(args.model)
     try:
         if args.to == "bioimageio":

@@ -130,10 +130,10 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
 def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
     """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
     paths = [path for path in files_below(folder, suffixes) if not path.endswith(PICKLED)]
-    files: dict[str, str] | None = None
+    names = [os.path.basename(_with_word(volume_stem(path))) for path in paths]
     for pattern in mask_patterns(config.mask_suffix):
-        if any(pattern.fullmatch(os.path.basename(_with_word(volume_stem(path)))) for path in paths):
-            files = files or {_with_word(stem): path for stem, path in stems_of(paths, "files", folder).items()}
+        if any(map(pattern.fullmatch, names)):
+            files = {_with_word(stem): path for stem, path in stems_of(paths, "files", folder).items()}
             sorted_files = sort_by_words(files, pattern)
             words = sorted_files.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
             if words and sorted_files.doubles:

@@ -1,15 +1,15 @@
 """Logits of tiles, summed by the weight of each pixel into those of an image or a volume."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import images_per_batch
 from inference.tiling.planning import Tiling, round_up
-from runtime.device import upload
+from runtime.device import upload_like
 from runtime.parallel import map_ahead
 
 Forward = Callable[[Tensor], Tensor]  # (B, C, ...) -> (B, num_classes, ...)
@@ -26,7 +26,8 @@ def strip_length(num_classes: int, size: Sequence[int]) -> int:
     return max(1, STRIP_BYTES // slice_bytes)
 
 
-class Span(NamedTuple):
+@dataclass
+class Span:
     """The pixels [start, stop) of a tile along an axis.
 
     Args:
@@ -36,6 +37,12 @@ class Span(NamedTuple):
     start: int
     stop: int
     weight: Tensor
+
+    def weight_for(self, logits: Tensor) -> Tensor:
+        """The weight in the type of logits and on their device, where it is copied once for all tiles."""
+        if self.weight.device != logits.device or self.weight.dtype != logits.dtype:
+            self.weight = upload_like(self.weight, logits)
+        return self.weight
 
 
 def stream_logits(
@@ -119,7 +126,7 @@ def _weight(spans: Sequence[Span], logits: Tensor) -> Tensor:
     """The weight of each pixel of a tile: the product of those along each axis."""
     weight = torch.ones((), dtype=logits.dtype, device=logits.device)
     for span in spans:
-        weight = weight[..., None] * upload(span.weight.to(logits.dtype), logits.device)
+        weight = weight[..., None] * span.weight_for(logits)
     return weight
 
 
@@ -149,4 +156,6 @@ def _spans(length: int, axis: int, tiling: Tiling) -> list[Span]:
                 weight[stop - start - overlap // 2 :] = 0
         totals[start:stop] += weight
         spans.append(Span(start, stop, weight))
-    return [span._replace(weight=span.weight / totals[span.start : span.stop]) for span in spans]
+    for span in spans:
+        span.weight /= totals[span.start : span.stop]
+    return spans

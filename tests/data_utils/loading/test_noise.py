@@ -7,7 +7,7 @@ import torch
 from data_utils.loading.noise import unit_noise
 
 CPU = torch.device("cpu")
-SHAPE = (3, 400, 500)
+SHAPE = (3, 400, 500)  # more than one chunk of a CPU
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,14 @@ def correlation(a, b):
 @pytest.fixture(scope="module")
 def noise():
     return unit_noise(SHAPE, 7, CPU)
+
+
+@pytest.mark.parametrize("seed", [0, 6, 8, 7 + 2**32, 7 + 2**62])  # one bit apart
+def test_noise_of_other_seeds_is_independent(noise, seed):
+    other = unit_noise(SHAPE, seed, CPU)
+    assert correlation(noise, other) < 4
+    assert correlation(noise.flatten()[1:], other.flatten()[:-1]) < 4
+    assert (noise == other).float().mean() < 0.01  # chance alone: 0.0019
 
 
 def test_noise_is_the_same_on_every_device_and_at_every_size():

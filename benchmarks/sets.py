@@ -18,6 +18,8 @@ import numpy as np
 from PIL import Image
 from scipy.io import loadmat
 
+from runtime.files import complete_folder
+
 TRAINING_SLICES = 24  # of ISBI's 30
 CRACK = 2  # in CrackForest's ground truth
 SLICES = {"train": (-4, 0, 4), "val": (-2, 2)}  # beside the slice with the largest hippocampus
@@ -32,10 +34,12 @@ def prepare(data: Path, results: Path, names: Iterable[str]) -> dict[str, Path]:
             sys.exit(f"{source} is missing; what it holds is said in {__file__}")
         folders[name] = results / name if name in WRITERS else data / name
         if name in WRITERS and not folders[name].exists():
-            for part in ("train", "val"):
-                for kind in ("images", "masks"):
-                    (folders[name] / part / kind).mkdir(parents=True)
-            WRITERS[name](data, folders[name])
+            results.mkdir(parents=True, exist_ok=True)
+            with complete_folder(folders[name]) as folder:
+                for part in ("train", "val"):
+                    for kind in ("images", "masks"):
+                        (folder / part / kind).mkdir(parents=True)
+                WRITERS[name](data, folder)
     return folders
 
 

@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.sets import prepare
 from benchmarks.train import write_stand_ins
+from runtime.files import complete_folder
 from tasks.confusion import confusion_matrix
 from unet.config import IGNORE_INDEX
 
@@ -178,7 +179,9 @@ def run_all(args: argparse.Namespace) -> None:
     for name, source in prepare(args.data, results, args.sets).items():
         data = results / "speedrun" / name
         if not data.exists():
-            write_set(source, data, name)
+            data.parent.mkdir(parents=True, exist_ok=True)
+            with complete_folder(data) as folder:
+                write_set(source, folder, name)
         for minutes, seed, program in product(args.minutes, args.seeds, templates):
             commit = commits.get(program, "")
             run = {"program": program, "commit": commit, "minutes": minutes, "set": name, "seed": seed}

@@ -21,8 +21,11 @@ from data_utils.mask_values import (
     value_key,
     value_text,
 )
+from runtime.console import counted
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+
+MOST_IN_MASK = 65535  # the largest value of a mask that is written
 
 
 class ClassFields(TypedDict, total=False):
@@ -133,15 +136,20 @@ class ClassMap:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def unwritable(self) -> list[int]:
+        """The values of classes that no mask of 16 bits holds."""
+        return [value for value in self.values if isinstance(value, int) and not 0 <= value <= MOST_IN_MASK]
+
     def decode(self, indices: np.ndarray) -> np.ndarray:
         """Class indices (H, W) -> mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colors."""
         if self.has_colors:
             return np.array(self.values, dtype=np.uint8)[indices]
-        numbers = [value for value in self.values if isinstance(value, int)]
-        if min(numbers) < 0 or max(numbers) > 65535:
+        if self.unwritable:
             raise ImageError(
-                f"mask values {min(numbers)} to {max(numbers)} cannot be written: a PNG mask holds 0 to 65535"
+                f"mask values {show(self.unwritable)} cannot be written: a PNG mask holds 0 to {MOST_IN_MASK}"
             )
+        numbers = [value for value in self.values if isinstance(value, int)]
         return np.array(numbers, number_type(numbers))[indices]
 
     def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
@@ -218,7 +226,13 @@ def resolve_classes(
                 " are the masks empty, of a wrong folder, or drawn in their alpha channel?"
             )
     if not 2 <= len(class_map) <= MAX_VALUES:
-        raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
+        remedy = ""
+        if classes and outside is None:
+            remedy = "; give VALUE=NAME,VALUE=NAME,..., or --outside background for the other values"
+        raise DataError(
+            f"{counted(len(class_map), 'class', 'classes')}, expected 2 to {MAX_VALUES}; the masks hold"
+            f" {show(mask_values)}{remedy}"
+        )
     return class_map
 
 

@@ -6,7 +6,7 @@ from data_utils.analysis.content import content_key
 from data_utils.analysis.dataset_info import DatasetInfo, measure
 from data_utils.analysis.findings import OpenedData, examine
 from data_utils.config import DataConfig
-from data_utils.sources.holdout import leak_warnings
+from data_utils.sources.holdout import idle_flags, leak_warnings, shared_images
 from data_utils.sources.load import load_records
 from data_utils.targets.palettes import with_palette_colors
 from runtime.errors import DataError
@@ -28,6 +28,7 @@ def open_data(config: DataConfig) -> OpenedData:
     task, warnings = find_task(train, config)
     left_out = dict.fromkeys((*train.metadata.left_out, *val.metadata.left_out))
     warnings += tuple(f"left out: {line}" for line in left_out)
+    warnings += idle_flags(train, val, config) + shared_images(train, val)
     if config.val_group is None and config.val_blocks is None:
         warnings += leak_warnings(train, val)
     trusts_values = config.task == Classes.name

@@ -20,7 +20,7 @@ from runtime.cache import JSON, digest, load_value, store_value
 from runtime.console import listing, track
 from runtime.errors import DataError
 from runtime.parallel import CHUNK, map_indices
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 
 class Content(NamedTuple):
@@ -188,10 +188,10 @@ def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
     unknown = [value for value in values if class_map.index_of(value) is None]
     if not unknown:
         return None
-    return (
-        f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; name them in"
-        " --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
-    )
+    remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+    if unknown == [IGNORE_INDEX]:
+        remedy = f"name it in --classes, or give --ignore-index {IGNORE_INDEX} if it means unlabeled"
+    return f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; {remedy}"
 
 
 def inspect_split(records: Records, title: str, rules: Rules, *, has_names: bool = False) -> SplitInspection:

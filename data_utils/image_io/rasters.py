@@ -140,7 +140,7 @@ class Raster(WindowedImage):
             return picture.with_samples(picture.samples[:3]) if picture.decodes_windows else None
         if not has_bands(page):
             raise ValueError(
-                f"pixels of type {page.dtype} are read upright, and not if they are complex; store them so"
+                f"pixels of type {page.dtype} are read only if they are upright and not complex; store them so"
             )
         knows_missing = has_place or page.samplesperpixel > 1
         return cls(path, page, stack, mask=_mask_page(tiff, page), knows_missing=knows_missing)

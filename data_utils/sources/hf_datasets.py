@@ -210,6 +210,8 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
         if file.suffix in TABLE_SUFFIXES and file.exists() and not file.is_dir():
             with file_errors(str(file)):
                 check_regular(file)
+                if file.suffix == ".parquet":
+                    _check_parquet(file)
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         state = "is a file, not .parquet"
@@ -236,6 +238,14 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     if isinstance(dataset_splits, Mapping):
         return dataset_splits
     return {"train": dataset_splits}
+
+
+def _check_parquet(file: Path) -> None:
+    """Raises an error that `file_errors` knows for a damaged file, and DataError for one without rows."""
+    from pyarrow.parquet import read_metadata
+
+    if read_metadata(file).num_rows == 0:
+        raise DataError(f"{file} has no rows; take it out")
 
 
 def _load(dataset: str, path: Path, config: str | None) -> Any:

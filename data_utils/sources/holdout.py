@@ -3,6 +3,7 @@
 import heapq
 import os
 import re
+from dataclasses import fields
 
 import numpy as np
 
@@ -26,6 +27,25 @@ def check_flags(config: DataConfig, validation: str | None) -> None:
         )
     if config.val_blocks is not None and config.val_group is not None:
         raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
+
+
+def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, ...]:
+    """A line for each flag that says something of another kind of data, and has no effect."""
+    reasons: dict[str, str] = {}
+    if train.rows is not val.rows and not train.is_stream:
+        reasons = dict.fromkeys(("val_fraction", "val_group"), "the data set has validation images of its own")
+    elif config.fold is not None:
+        reasons["val_fraction"] = "--fold says how many images validate"
+    if train.rows.image_folders:
+        reasons |= dict.fromkeys(("image_column", "mask_column"), "the images are files, and not cells of a table")
+        if train.dims == 2 and config.dims is None:
+            reasons["spacing"] = "the data are images, and not volumes"
+    lines: list[str] = []
+    for field in fields(config):
+        if field.name in reasons and getattr(config, field.name) != field.default:
+            flag = field.name.replace("_", "-")
+            lines.append(f"--{flag} has no effect: {reasons[field.name]}")
+    return tuple(lines)
 
 
 def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
@@ -120,6 +140,20 @@ def group_by_name(records: Records, pattern: str) -> np.ndarray:
     if len(number_by_text) < 2:
         raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(number_by_text))!r}")
     return np.array(numbers)
+
+
+def shared_images(train: Records, val: Records) -> tuple[str, ...]:
+    """A line if images of one folder are listed in both splits."""
+    if train.rows is val.rows or not set(train.rows.image_folders) & set(val.rows.image_folders):
+        return ()
+    train_names = {train.name(i) for i in range(len(train))}
+    shared = [name for name in map(val.name, range(len(val))) if name in train_names]
+    if not shared:
+        return ()
+    return (
+        f"{counted(len(shared), 'image')} of the {len(val)} that validate also train, such as {shared[0]}: the scores"
+        " are too good; list each image in one split",
+    )
 
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ import numpy as np
 
 from data_utils.analysis.findings import Check, Findings
 from data_utils.bits import MOST_CLASSES, unpack_bits
+from data_utils.class_map import MOST_IN_MASK
 from data_utils.class_names import is_background
 from data_utils.config import OVERLAPPING
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import RenderedMask
-from data_utils.mask_values import as_grey, value_text
+from data_utils.mask_values import as_grey, show, value_text
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.console import listing
@@ -63,8 +64,18 @@ def unlabeled_255(findings: Findings) -> Iterator[str]:
         )
 
 
+def unwritable_values(findings: Findings) -> Iterator[str]:
+    """Values of classes that predict.py cannot write."""
+    unwritable = findings.class_map.unwritable if findings.class_map else []
+    if unwritable:
+        yield (
+            f"predict.py cannot write the mask values {show(unwritable)}: a mask that it writes holds 0 to"
+            f" {MOST_IN_MASK}; store other numbers, such as 0, 1, 2"
+        )
+
+
 def absent_classes(findings: Findings) -> Iterator[str]:
-    """Classes that --classes names and no mask holds, and classes that no validation mask holds, unless rare."""
+    """Classes that --classes names and no mask holds, and those of one split alone, unless rare in training."""
     class_map = findings.class_map
     if class_map is None:
         return
@@ -85,6 +96,10 @@ def absent_classes(findings: Findings) -> Iterator[str]:
     if len(present) < 2 or findings.records[1].metadata.label_sets:
         return
     rare = set(map(class_map.index_of, rare_values(findings)))
+    if not findings.data.train.is_stream:  # of a stream only a sample is read
+        unlearned = [name for index, name in numbered_names if index in present[1] - present[0]]
+        if unlearned:
+            yield f"no training mask holds {', '.join(unlearned)}, which cannot be learned; is it a mistake?"
     unscored = [name for index, name in numbered_names if index in present[0] - present[1] - rare]
     if unscored:
         yield (
@@ -165,7 +180,14 @@ def _shared_pixels(records: Records) -> list[int]:
     return [shared_pixels, labeled_pixels]
 
 
-CHECKS: tuple[Check, ...] = (mixed_binary_encodings, unlabeled_255, absent_classes, rare_classes, covered_objects)
+CHECKS: tuple[Check, ...] = (
+    mixed_binary_encodings,
+    unlabeled_255,
+    unwritable_values,
+    absent_classes,
+    rare_classes,
+    covered_objects,
+)
 
 
 def check_classes(findings: Findings) -> Iterator[str]:

@@ -72,7 +72,7 @@ def test_colors_are_joined():
     [
         ("persn", None, FILE_CLASSES, "no class is called 'persn'; the classes are background, car, dog, person; did"),
         ("person", None, (), "--classes person chooses classes by name, but this data set names none; give VALUE=NAME"),
-        ("person", "ignore", ((7, "road"), (24, "person")), "1 classes, expected 2 to 255"),
+        ("person", "ignore", ((7, "road"), (24, "person")), "1 class, expected 2 to 255"),
         (None, "ignore", (), "--outside ignore needs --classes; to ignore a mask value, give --ignore-index VALUE"),
     ],
 )

@@ -73,7 +73,7 @@ def test_classes_named_by_color_have_the_values_of_the_masks(found, classes, val
         ({0, 1}, None, "void", "'void' is no mask value"),
         ({0, 1}, None, "#12", "'#12' is no mask value"),
         ({7}, None, None, "all pixels of all masks hold 7: 1 class, expected 2 to 255; are the masks empty"),
-        ({0, 1}, None, "1", "1 classes"),
+        ({0, 1}, None, "1", "1 class, "),
         (set(range(1, 257)), None, None, "256 classes"),
     ],
 )
@@ -155,11 +155,11 @@ def test_the_background_is_called_so_or_is_the_value_0_without_a_name(names, val
 
 
 @pytest.mark.parametrize(
-    ("values", "limits"),
-    [((-1, 5), "-1 to 5"), ((5, -1), "-1 to 5"), ((0, 65536), "0 to 65536"), ((65536, 0), "0 to ")],
+    ("values", "unwritable"),
+    [((-1, 5), "-1"), ((5, -1), "-1"), ((0, 65536), "65536")],
 )
-def test_values_that_a_png_does_not_hold_are_a_one_line_error(values, limits):
-    line = f"mask values {limits}.*cannot be written: a PNG mask holds 0 to 65535"
+def test_values_that_a_png_does_not_hold_are_a_one_line_error(values, unwritable):
+    line = f"mask values {unwritable} cannot be written: a PNG mask holds 0 to 65535"
     with pytest.raises(DataError, match=line):
         ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))
 

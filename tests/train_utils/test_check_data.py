@@ -6,7 +6,7 @@ from PIL import Image
 from rasterio.transform import from_origin
 from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
-from support.folders import write_splits
+from support.folders import write_folder, write_splits
 from support.inspections import records_of
 from support.labelme_files import shape, write_labelme
 from support.rasters import feature, scene, square, write_geojson, write_raster
@@ -26,6 +26,13 @@ def test_classes_are_described_with_their_shares_of_the_pixels():
         "         9   24.750 %  (no class)",
         "       255    0.250 %  (ignored)",
     ]
+
+
+def test_a_value_of_255_without_a_class_is_named_with_its_flag(tmp_path):
+    write_folder(tmp_path, 4, seed=0, values=(1, 255))
+    report, problems = check_data(DataConfig(str(tmp_path), classes="0=background,1=cell"))
+    assert problems == 4
+    assert "give --ignore-index 255 if it means unlabeled" in report
 
 
 DOGS = AnnotationSummary("COCO", 2, 2, {"dog": 10})

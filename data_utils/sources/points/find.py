@@ -31,6 +31,7 @@ FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file
 ALL_IMAGE_FOLDERS = (*IMAGE_FOLDERS, "imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
+PREDICTED = "machinelabels"  # how DeepLabCut names files of points that its network has found
 # what a table may leave out at the end of an image's name
 ENDINGS = (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffix in VOLUME_SUFFIXES))
 COORDINATES = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}
@@ -119,7 +120,8 @@ def _table_in(folder: Path) -> PointTable | None:
         raise DataError(f"{folder}: {len(names)} files list points: {listing(names, separator='; ')}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
-        tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
+        files_of_people = [file for file in video_files if not file.name.startswith(PREDICTED)]
+        tables = [table for table in _read_all(files_of_people) if table.layout == "deeplabcut"]
     below = {"": folder, **children(folder)}
     for name in ("", *FOLDERS, *ALL_IMAGE_FOLDERS):
         if name in below and not tables:  # files of one volume each

@@ -77,6 +77,7 @@ def values(folder: Path, masks: list[list[int]]) -> Path:
         ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {}, "255 became a class, with 30% of all mask pixels"),
         ([[0] * 3 + [1] * 4 + [255] * 3] * 6, {}, "255 counts nowhere, as unlabeled, and 30% of all mask pixels"),
         ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,2=dog"}, "no mask holds dog, which --classes names"),
+        ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,-2=c"}, "predict.py cannot write the mask values -2"),
     ],
 )
 def test_masks_with_a_likely_mistake_are_warned_of(tmp_path, masks, flags, line):
@@ -121,6 +122,11 @@ def test_classes_that_training_masks_alone_hold_are_named_unless_they_are_rare()
     assert len(lines) == 2
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
     assert lines[1].startswith("rare mask values")
+
+
+def test_classes_that_validation_masks_alone_hold_are_named():
+    (line,) = warnings_of(split_of(*[{0: 100}] * 4), split_of(*[TWO] * 2))
+    assert line.startswith("no training mask holds land, which cannot be learned")
 
 
 def test_masks_of_other_sizes_and_crowds_are_counted():

@@ -253,7 +253,13 @@ def test_a_class_label_is_no_mask(tmp_path, tables):
 
 def test_a_damaged_parquet_file_is_a_one_line_error(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no more")
-    assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
+    assert "bad.parquet cannot be read (" in error_of(tmp_path / "bad.parquet")
+
+
+def test_a_parquet_file_without_rows_beside_others_is_named(tmp_path, tables):
+    table(tables).to_parquet(tmp_path / "a.parquet")
+    table(tables).select([]).to_parquet(tmp_path / "b.parquet")
+    assert "b.parquet has no rows" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "content"), [("state.json", "{}"), ("dataset_info.json", "[]")])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tifffile
 from support.data_sets import load_info
-from support.folders import write_folder
+from support.folders import write_folder, write_splits
 from support.picture_folders import names, write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
-from data_utils.sources.holdout import hold_out, hold_out_shards, leak_warnings
+from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags, leak_warnings
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records, StreamRows
 from runtime.errors import DataError
@@ -201,3 +201,21 @@ def test_folders_whose_images_both_train_and_validate_are_named_with_what_keeps_
     train, val = load_records(DataConfig(**settings, val_group=group))
     assert not {Path(name).parent for name in names(train)} & {Path(name).parent for name in names(val)}
     assert leak_warnings(train, val) == ()
+
+
+@pytest.mark.parametrize(
+    ("write", "flags"),
+    [
+        (write_folder, {"val_fraction": 0.3, "fold": "1/2"}),
+        (write_folder, {"spacing": (1.0, 1.0, 1.0)}),
+        (write_folder, {"mask_column": "mask"}),
+        (write_splits, {"val_fraction": 0.3}),
+        (write_splits, {"val_group": "cell"}),
+    ],
+)
+def test_a_flag_without_effect_is_a_line(tmp_path, write, flags):
+    write(tmp_path, 4, 2)
+    config = DataConfig(str(tmp_path), **flags)
+    (line,) = idle_flags(*load_records(config), config)
+    flag = next(iter(flags)).replace("_", "-")
+    assert line.startswith(f"--{flag} has no effect: ")

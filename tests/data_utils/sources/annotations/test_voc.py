@@ -50,6 +50,12 @@ def test_lists_of_voc_may_be_written_on_windows(tmp_path):
     assert [*masks(train), *masks(val)] == ["a/1.jpg", "a/2.jpg"]
 
 
+def test_an_image_in_both_lists_is_a_line(own_voc):
+    (own_voc / "ImageSets/Segmentation/train.txt").write_text("\n".join(OWN))
+    (line,) = [line for line in load_dataset_info(DataConfig(str(own_voc))).warnings if "also train" in line]
+    assert "such as 2011_003276.jpg" in line
+
+
 def test_splits_of_voc_are_those_of_its_lists(own_voc):
     train, val = loaded(own_voc)
     assert [*masks(train)] == ["2007_000032.jpg"]

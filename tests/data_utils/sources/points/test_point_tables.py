@@ -153,6 +153,12 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(deeplabcut_pro
     assert [image.split("/")[1] for image in images] == ["first", "first", "second", "second"]
 
 
+def test_points_that_the_network_of_deeplabcut_found_are_no_truth(deeplabcut_project):
+    folder = deeplabcut_project / "labeled-data" / "first"
+    (folder / "machinelabels-iter0.csv").write_text((folder / "CollectedData_Me.csv").read_text())
+    assert len(points_of_folder(deeplabcut_project).images) == 4
+
+
 def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplabcut_project):
     images = points_of_folder(deeplabcut_project).images
     file = deeplabcut_project / "labeled-data" / "first" / "CollectedData_Me.csv"

@@ -18,7 +18,7 @@ from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
-from tasks.drawing import outlined_overlay, volume_page
+from tasks.drawing import busiest_voxel, orthogonal_slices, outlined_overlay
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
@@ -197,7 +197,10 @@ class MaskFormat(PredictionFormat):
             save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        picture = volume_page(voxels, self.color_numbers(labels), self.colors, header.spacing)
+        color_numbers = self.color_numbers(labels)
+        center = busiest_voxel(color_numbers)
+        planes = [orthogonal_slices(volume, center, header.spacing) for volume in (voxels, color_numbers)]
+        picture = outlined_overlay(*planes, self.colors)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
 

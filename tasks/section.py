@@ -7,6 +7,7 @@ import numpy as np
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import Record
 from data_utils.targets.reader import TargetReader
@@ -79,19 +80,15 @@ class Section:
 
     def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
         """The `views` of a record and its prediction; of a volume those of the planes that show most of the truth."""
-        reader = self.reader
-        name = record["name"]
-        if not isinstance(record["image"], VolumeFile):
-            image = read_image(record["image"], name)
-            size = image.shape[:2]
-            return self.views(image, reader.shown_truth(reader.read(record, size, size)), pred)
-        voxels, header = read_volume(record["image"], name)
-        truth = reader.shown_truth(reader.read_volume(record, header))
+        image, target, spacing = read_example(record, self.reader)
+        truth = self.reader.shown_truth(target)
+        if spacing is None:
+            return self.views(image, truth, pred)
         center = busiest_voxel(truth)
-        unknown = reader.target.unknown_label()
+        unknown = self.reader.target.unknown_label()
         masks = [truth, pred.astype(truth.dtype, copy=False)]
-        planes = [orthogonal_slices(mask, center, header.spacing, fill=unknown) for mask in masks]
-        return self.views(orthogonal_slices(voxels, center, header.spacing), *planes)
+        planes = [orthogonal_slices(mask, center, spacing, fill=unknown) for mask in masks]
+        return self.views(orthogonal_slices(image, center, spacing), *planes)
 
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Pictures of one size, by label, of an image (H, W, C), its true and its predicted mask; uint8 (H, W, 3)."""
@@ -100,3 +97,14 @@ class Section:
     def figures(self, scores: Any) -> list[Figure]:
         """Figures of the scores, for the report."""
         return []
+
+
+def read_example(record: Record, reader: TargetReader) -> tuple[np.ndarray, Any, Spacing | None]:
+    """The image (H, W[, C]) of a record, its target at its own size, and None; or a volume, its target, its spacing."""
+    name = record["name"]
+    if isinstance(record["image"], VolumeFile):
+        voxels, header = read_volume(record["image"], name)
+        return voxels, reader.read_volume(record, header), header.spacing
+    image = read_image(record["image"], name)
+    size = (image.shape[0], image.shape[1])
+    return image, reader.read(record, size, size), None

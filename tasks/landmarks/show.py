@@ -2,15 +2,12 @@
 
 import numpy as np
 
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import read_image
-from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
 from tasks.drawing import enlarge_picture, point_colors, render_points, render_volume_points, to_rgb
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
-from tasks.section import Section
+from tasks.section import Section, read_example
 
 
 class LandmarkSection(Section):
@@ -43,17 +40,12 @@ class LandmarkSection(Section):
 
     def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
         """The image without and with its points; of a volume the planes through their middle, with the points."""
-        name = record["name"]
         points = PredictedPoints.from_prediction(pred)
-        if isinstance(record["image"], VolumeFile):
-            voxels, header = read_volume(record["image"], name)
-            truth = self.reader.read_volume(record, header)
-            positions = points.positions(header.size)
-            is_present = truth.states == PRESENT
-            picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
+        image, truth, spacing = read_example(record, self.reader)
+        is_present = truth.states == PRESENT
+        if spacing is not None:
+            positions = points.positions(image.shape[:3])
+            picture = render_volume_points(image, spacing, positions, points.is_found, truth.points, is_present)
             return {"truth and prediction": picture}
-        image = read_image(record["image"], name)
-        size = image.shape[:2]
-        truth = self.reader.read(record, size, size)
-        picture = render_points(image, points.positions(size), points.is_found, truth.points, truth.states == PRESENT)
+        picture = render_points(image, points.positions(image.shape[:2]), points.is_found, truth.points, is_present)
         return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}

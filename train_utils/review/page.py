@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
-from data_utils.image_io.volumes import read_volume
 from runtime.documents import write_row
 from runtime.files import replace_file
 from tasks import new_section
 from tasks.drawing import outline_areas
+from tasks.section import read_example
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.review.reviewed_masks import disagreeing_areas
 from train_utils.review.reviews import MaskReview
@@ -66,18 +65,17 @@ def _views(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
 def _examples(review: MaskReview) -> dict[str, list[np.ndarray]]:
     """The image, its mask and its prediction, or those of the worst slices of a volume, as radiologists see them."""
     record = review.run.info.val.records[review.index]
-    source, name = record["image"], record["name"]
-    prediction = review.run.predictor.labels(source, name)
-    labels = review.run.true_labels(review.index)
-    if not review.run.has_volumes:
-        return {"": [read_image(source, name), labels, prediction]}
-    voxels, header = read_volume(source, name)
-    _, row, column = header.spacing
+    prediction = review.run.predictor.labels(record["image"], record["name"])
+    image, target, spacing = read_example(record, review.run.info.reader)
+    labels = review.run.info.reader.shown_truth(target)
+    if spacing is None:
+        return {"": [image, labels, prediction]}
+    _, row, column = spacing
     finest = min(row, column)
-    size = (round(header.size[1] * row / finest), round(header.size[2] * column / finest))
+    size = (round(labels.shape[1] * row / finest), round(labels.shape[2] * column / finest))
     examples = {}
     for number in review.slices:
         # anterior is up, and the patient's right is on the left
-        planes = [resize_mask(volume[number], size)[::-1, ::-1] for volume in (voxels, labels, prediction)]
+        planes = [resize_mask(volume[number], size)[::-1, ::-1] for volume in (image, labels, prediction)]
         examples[f"slice {number}"] = planes
     return examples

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.image_io.reader import read_image
-from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import Records
 from inference.predictor import Predictor
 from runtime.console import track
@@ -22,6 +20,7 @@ from runtime.errors import DataError, UserError
 from runtime.files import checksum, user_path
 from runtime.values import checked
 from tasks.classes.loss import Classes
+from tasks.section import read_example
 from train_utils.comparison.recipes import read_settings
 from train_utils.dataset import load_dataset_info
 from train_utils.review.reviewed_masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
@@ -48,15 +47,6 @@ class ReviewedRun:
     def has_volumes(self) -> bool:
         """Whether the run trained on volumes."""
         return self.info.val.records.dims == 3
-
-    def true_labels(self, index: int) -> np.ndarray:
-        """The mask of a validation record, (H, W) or (D, H, W) class indices."""
-        record = self.info.val.records[index]
-        image, name, reader = record["image"], record["name"], self.info.reader
-        if self.has_volumes:
-            return reader.shown_truth(reader.read_volume(record, read_volume_header(image, name)))
-        size = read_image(image, name).shape[:2]
-        return reader.shown_truth(reader.read(record, size, size))
 
 
 def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:
@@ -93,11 +83,12 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
     """
     record = run.info.val.records[index]
     image, name = record["image"], record["name"]
-    labels = run.true_labels(index)
-    if run.has_volumes:
-        yield from zip(run.predictor.slices(image, name), labels, strict=True)
-    else:
+    _, target, spacing = read_example(record, run.info.reader)
+    labels = run.info.reader.shown_truth(target)
+    if spacing is None:
         yield run.predictor(image, name).probabilities, labels
+    else:
+        yield from zip(run.predictor.slices(image, name), labels, strict=True)
 
 
 class Slice(NamedTuple):

@@ -1,4 +1,8 @@
-"""Tasks: what a network learns of an image, and all that follows from it. Each is a folder, and a name in `KINDS`."""
+"""Tasks: what a network learns of an image, and all that follows from it. Each is a folder, and a name in `KINDS`.
+
+A new task subclasses the classes that are imported here, and `data_utils.target.Target` and a reader of
+`data_utils.targets.reader`.
+"""
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import ModelError
@@ -6,10 +10,13 @@ from runtime.values import NEWER_VERSION
 from tasks import classes, landmarks, objects, overlapping
 from tasks.decoder import Decoder
 from tasks.kind import TaskKind
-from tasks.prediction_format import PredictionFormat
+from tasks.prediction_format import MaskFormat, PredictionFormat
 from tasks.section import Section
-from tasks.task import Task
+from tasks.tables import Column
+from tasks.task import Scores, Task
 from unet.config import UNetConfig
+
+__all__ = ["Column", "Decoder", "MaskFormat", "PredictionFormat", "Scores", "Section", "Task", "TaskKind"]
 
 KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, overlapping.REGIONS)
 TASKS: dict[str, TaskKind] = {kind.task.name: kind for kind in KINDS}

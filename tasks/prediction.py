@@ -41,10 +41,3 @@ class PredictedImage(NamedTuple):
     prediction: Prediction
     picture: WindowedImage | None = None
     missing: np.ndarray | None = None
-
-    @property
-    def raster_missing(self) -> np.ndarray | None:
-        """The pixels without data of a raster, whose files say where they are."""
-        if self.job.place is None:
-            return None
-        return self.missing

@@ -40,7 +40,8 @@ def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.n
         convert: returns the values of some labels; colors have a last axis of 3.
         nodata: the value of pixels without data in a raster.
     """
-    labels, missing = image.prediction.labels, image.raster_missing
+    labels = image.prediction.labels
+    missing = None if image.job.place is None else image.missing
     sample = convert(labels[:1])
     dtype = sample.dtype
     if missing is not None:

@@ -14,7 +14,6 @@ from PIL import Image
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import PageFile, Segments, VolumeFile
 from data_utils.image_io.volumes import read_volume, read_volume_header, write_regions
-from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
@@ -90,10 +89,6 @@ class PredictionFormat(ABC):
         """What a page says below the picture of a prediction: the name of each color."""
         _, *entries = zip(self.colors.tolist(), self.names, strict=True)
         return [LegendEntry(tuple(color), name) for color, name in entries]
-
-    def true_points(self, path: Path) -> PointTable | None:
-        """The true points of all images in a file or folder; None if predictions are compared with masks."""
-        return None
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
@@ -199,8 +194,8 @@ class MaskFormat(PredictionFormat):
         voxels, header = read_volume(job.volume, job.name)
         color_numbers = self.color_numbers(labels)
         center = busiest_voxel(color_numbers)
-        planes = [orthogonal_slices(volume, center, header.spacing) for volume in (voxels, color_numbers)]
-        picture = outlined_overlay(*planes, self.colors)
+        slices = orthogonal_slices(voxels, center, header.spacing)
+        picture = outlined_overlay(slices, orthogonal_slices(color_numbers, center, header.spacing), self.colors)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
 

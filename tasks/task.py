@@ -175,7 +175,7 @@ class Task(ABC):
     name: ClassVar[str]
     scores: ClassVar[type[Scores]]
     target: ClassVar[type[Target]]
-    terms: ClassVar[int]
+    terms: ClassVar[int] = 1
     has_exclusive_classes: ClassVar[bool] = False
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()

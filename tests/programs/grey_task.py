@@ -14,13 +14,7 @@ import torch
 from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
-from tasks import TASKS
-from tasks.decoder import Decoder
-from tasks.kind import TaskKind
-from tasks.prediction_format import MaskFormat
-from tasks.section import Section
-from tasks.tables import Column
-from tasks.task import Scores, Task
+from tasks import TASKS, Column, Decoder, MaskFormat, Scores, Section, Task, TaskKind
 
 UNKNOWN = -1
 WHITE = 255
@@ -59,7 +53,6 @@ class Grey(Task):
     name = "grey"
     scores = GreyScores
     target = GreyTarget
-    terms = 1
     output_names = ("grey",)
 
     def counts(self, targets):

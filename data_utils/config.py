@@ -88,7 +88,9 @@ class DataConfig:
     fold: Fold | None = _data("cross-validation: hold out the K-th of N disjoint parts", metavar="K/N")
     image_column: str | None = _data("column of the images (default: image)", metavar="NAME")
     mask_column: str | None = _data("column of the masks (default: mask, label or annotation)", metavar="NAME")
-    mask_suffix: str | None = _data("masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX")
+    mask_suffix: str | None = _data(
+        "masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True
+    )
     exclude: str | None = _data("leave out the images of a list, a name on each line", metavar="FILE")
     allow_unpaired: bool = _data("leave out images or masks without a counterpart", default=False)
     streaming: bool = _data("read parquet or tar files piece by piece; URLs always are", default=False)

@@ -83,7 +83,7 @@ class PredictSettings:
     ensemble: tuple[str, ...] = _advanced("average with these models", default=(), metavar="MODEL")
     boundary: bool = _advanced("with --truth: also boundary IoU and HD95, of volumes in mm", default=False)
     mask_suffix: str | None = _advanced(
-        "true masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX"
+        "true masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True
     )
     tile_size: Natural | None = _advanced(
         "side of a tile in pixels, after scaling, for objects without what it must see around; auto: tiles only where"

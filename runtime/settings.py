@@ -18,7 +18,8 @@ def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
         default: the value without the flag, which the help states unless `help_text` does; MISSING if it is required.
         facts: what else is known of the setting:
             `group` and `metavar` of the flag in the help; `const`, the value of a flag that stands alone; `auto` if
-            this word means None; `unplanned`, the value without a plan of a setting that is chosen from the data;
+            this word means None; `may_be_empty=True` if an empty text is a value too; `unplanned`, the value without a
+            plan of a setting that is chosen from the data;
             `is_repeated=False` if `--like` does not take it from the recorded run; `is_compared=False` if a resumed run
             may change it without a word; `has_effect=False` if the numbers of a run do not depend on it.
     """
@@ -59,7 +60,8 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
         hints = items[:1]
     words = [kind for kind in hints if kind is not NoneType]
     word: Any = Union[tuple(words)]  # noqa: UP007  # made at run time
-    argument["type"] = reader(word, takes_auto="auto" in entry.metadata)
+    may_be_empty = entry.metadata.get("may_be_empty", False)
+    argument["type"] = reader(word, takes_auto="auto" in entry.metadata, may_be_empty=may_be_empty)
     if len(words) == 1 and get_origin(words[0]) is Annotated:
         limit = get_args(words[0])[1]
         if isinstance(limit, OneOf):
@@ -79,10 +81,15 @@ def _help(entry: Field) -> str:
     return text
 
 
-def reader(hint: Any, *, takes_auto: bool = False) -> Callable[[str], Any]:
-    """A type for argparse: a word as a value of the type, and None for `auto` if it `takes_auto`."""
+def reader(hint: Any, *, takes_auto: bool = False, may_be_empty: bool = False) -> Callable[[str], Any]:
+    """A type for argparse: a word as a value of the type, and None for `auto` if it `takes_auto`.
+
+    An empty text is that of a shell's variable that is not set, unless it `may_be_empty`.
+    """
 
     def read(text: str) -> Any:
+        if not text and not may_be_empty:
+            raise argparse.ArgumentTypeError("'' is not a value; give one, or leave it out")
         if takes_auto and text == "auto":
             return None
         for kind in (int, float, str):

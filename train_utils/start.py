@@ -43,7 +43,7 @@ from train_utils.reporting.samples import report_share
 from train_utils.run_folder import finished_line, open_folder
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
-from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length
+from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length, say_padding
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
@@ -273,6 +273,8 @@ def build_network(
     task = reader.task(args.loss, args.class_weights).to(accelerator.device)
     network = origin.build(info.channels, task, preprocess)
     check_scale(info, run.flags.scale, network.config)
+    if args.crop_size:
+        say_padding(info, args.crop_size, network.config.preprocess)
     say_kernel_fault(accelerator, network.config.dims)
     network.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
     return network, task

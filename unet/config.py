@@ -12,6 +12,7 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number for each axis
 MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
+MOST_CHANNELS = 2**14  # of the deepest level: a convolution there has 9.7 GB of weights
 SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
 ONE_FOR_EACH = {
@@ -136,6 +137,12 @@ class UNetConfig:
         check_fields(self)
         is_aligned_volume = self.upsample == "bilinear_aligned" and self.dims == 3
         expect("upsample", self.upsample, not is_aligned_volume, "transpose or bilinear, for volumes")
+        if self.dims == 2 and self.encoder is None:
+            deepest = self.base_channels * 2 ** min(self.depth, MOST_CHANNELS.bit_length())
+            expected = (
+                f"less: each level doubles base_channels, here {self.base_channels}, to {MOST_CHANNELS:,} at most"
+            )
+            expect("depth", self.depth, deepest <= MOST_CHANNELS, expected)
         dims_fit = self.dims == 2 or self.encoder is None
         expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
         self._expect_levels("kernels", self.depth + 1, (1, 3))

@@ -8,6 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import read_source_grid
 from data_utils.sources.blocks import cut_blocks
 from data_utils.sources.records import Records, StreamRows, select
@@ -38,8 +39,11 @@ def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, .
         reasons["val_fraction"] = "--fold says how many images validate"
     if train.rows.image_folders:
         reasons |= dict.fromkeys(("image_column", "mask_column"), "the images are files, and not cells of a table")
+        image = train[0]["image"]
         if train.dims == 2 and config.dims is None:
             reasons["spacing"] = "the data are images, and not volumes"
+        elif isinstance(image, VolumeFile) and image.spacing is None:
+            reasons["spacing"] = "files of this format hold the size of their voxels"
     lines: list[str] = []
     for field in fields(config):
         if field.name in reasons and getattr(config, field.name) != field.default:

@@ -128,6 +128,7 @@ def test_a_word_within_the_limits_is_taken(kind, text, value):
         (Fraction, ["1", "-0.1"]),
         (Seed, ["-1", "4294967296", "1.0"]),
         (Path, [""]),
+        (str, [""]),
         (Natural | Auto, ["0", "automatic"]),
     ],
 )

@@ -10,7 +10,7 @@ from runtime import cli
 from runtime.console import say
 from runtime.machine import most_workers
 from runtime.redact import redact
-from runtime.settings import add_settings
+from runtime.settings import add_settings, reader
 from runtime.values import checked, field_types
 from tasks.overlapping.loss import Overlapping, Regions
 from train_utils.settings.plan import fill
@@ -42,7 +42,7 @@ def parse_args(description: str) -> TrainSettings:
     """Parse and check the command line; a mistake ends the process with one line."""
     usage = "python train.py --dataset DATA --output-dir DIR [flags], or accelerate launch [options] train.py ..."
     parser = cli.Arguments(description, usage, HABITS)
-    parser.add_argument("folder", nargs="?", metavar="DATA", help="the same as --dataset DATA")
+    parser.add_argument("folder", nargs="?", metavar="DATA", type=reader(str), help="the same as --dataset DATA")
     for title in GROUPS:
         parser.add_argument_group(title)
     add_settings(parser, TrainSettings)

@@ -134,7 +134,10 @@ def starting_point(
     axes = _axes(settings, axes, config, None if is_new else owner)
     if axes.strides:
         values["depth"] = len(axes.strides)
-    architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
+    try:
+        architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
+    except ValueError as error:
+        raise ModelError(f"the network's {error}") from error
     return StartingPoint(settings, architecture, trained, model, encoder)
 
 

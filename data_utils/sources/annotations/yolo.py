@@ -102,7 +102,8 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
         if places:
             splits[split] = (places[0], settings)
         elif split == "train":
-            raise DataError(f"{settings} says train: {listed}, which is not there")
+            problem = f"says train: {listed}, which is not there" if listed else "has no entry train, a folder of images"
+            raise DataError(f"{settings} {problem}")
     # in small examples val is train; some of train is held out instead
     if splits.get("val") == splits["train"]:
         del splits["val"]
@@ -135,6 +136,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     _, names_file = next(iter(splits.values()))
     if names_file.name == NAMES:
         names = [line.strip() for line in lines_of(names_file) if line.strip()]
+        if not names:
+            raise DataError(f"{names_file} is empty; give it the name of a class on each line")
     else:
         names = read_settings(names_file)["names"]
     classes, value_by_name = number_classes(names, str(names_file))
@@ -178,7 +181,7 @@ def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[i
     counts: Counter[int] = Counter()
     with suppress(DataError):
         for line in lines_of(file and folder / file):
-            index, _, _ = line.strip().partition(" ")
+            index, *_ = line.split(maxsplit=1) or [""]
             if CLASS_INDEX.fullmatch(index):
                 counts[values.get(int(index), IGNORE_INDEX)] += 1
     return counts

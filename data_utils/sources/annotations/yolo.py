@@ -102,7 +102,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
         if places:
             splits[split] = (places[0], settings)
         elif split == "train":
-            problem = f"says train: {listed}, which is not there" if listed else "has no entry train, a folder of images"
+            problem = f"says train: {listed}, which is not there" if listed else "has no entry train"
             raise DataError(f"{settings} {problem}")
     # in small examples val is train; some of train is held out instead
     if splits.get("val") == splits["train"]:

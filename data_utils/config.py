@@ -122,6 +122,7 @@ class DataConfig:
     swap: str | None = _data(
         "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)",
         metavar="PAIRS",
+        may_be_empty=True,
     )
     image_size: tuple[Natural, Natural] | None = _data("resize all images to one size", metavar=("H", "W"))
     draft: bool = _data(

@@ -1,5 +1,6 @@
 """Flags of train.py that say which data are read, and how."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -59,6 +60,8 @@ def test_a_data_set_is_trained_on_in_the_output_folder(run, tmp_path):
         ("--outside ignore", "ignore"),
         ("--absent not-there", "not-there"),
         ("--swap 1=2", "1=2"),
+        ("--swap ''", ""),
+        ("--mask-suffix ''", ""),
         ("--bands 3 1", ("3", "1")),
         ("--label-column kind", "kind"),
         ("--ignore-index 7", "7"),
@@ -71,7 +74,7 @@ def test_a_flag_is_a_setting_of_the_data(words, value):
     """What each setting does: tests/data_utils."""
     flag, *_ = words.split()
     name = flag.removeprefix("--").replace("-", "_")
-    assert parsed(*words.split()) == replace(parsed(), **{name: value})
+    assert parsed(*shlex.split(words)) == replace(parsed(), **{name: value})
 
 
 def write_parquet(folder: Path, data: Path) -> Path:

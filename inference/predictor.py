@@ -160,8 +160,8 @@ class Predictor:
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
         for logits in self.strips(volume, name):
-            (probabilities,) = download([self._decoder.probabilities(logits)])
-            yield from probabilities.numpy().swapaxes(0, 1)
+            (probabilities,) = download([self._decoder.probabilities(logits[None])])
+            yield from probabilities[0].numpy().swapaxes(0, 1)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
@@ -280,19 +280,19 @@ class Predictor:
                 views.append([mirror_back(self.task, logits) for logits in mirrored])
         logits = []
         for inputs, views_of_image in zip(batch, zip(*views, strict=True), strict=True):
-            size = self._logits_size(inputs.size, views_of_image[0].shape[1:])
-            logits.append(average(self._decoder, [resize_logits(view[None], size)[0] for view in views_of_image]))
+            size = self._logits_size(inputs.size, views_of_image[0].shape[2:])
+            logits.append(average(self._decoder, [resize_logits(view, size) for view in views_of_image])[0])
         return logits
 
     def _batch(self, network: nn.Module, images: Sequence[Tensor], tiling: Tiling | None) -> Sequence[Tensor]:
-        """Logits (num_classes, h, w) of images (C, h, w) of one size."""
+        """Logits (1, num_classes, h, w) of each of some images (C, h, w) of one size."""
         forward = partial(self._logits, network)
         if tiling is None:
-            return forward(torch.stack(list(images)))
+            return forward(torch.stack(list(images))).split(1)
         logits = []
         for image in images:
             strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))
-            logits.append(torch.cat(list(strips), dim=1))
+            logits.append(torch.cat(list(strips), dim=1)[None])
         return logits
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
@@ -313,11 +313,11 @@ class Predictor:
             ways = [self._network_strips(network, network_input, tiling)]
             if self._averages_mirrored:
                 mirrored = self._network_strips(network, network_input, tiling, is_mirrored=True)
-                ways.append(map(partial(mirror_back, self.task), mirrored))
+                ways.append(mirror_back(self.task, logits[None])[0] for logits in mirrored)
             for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
-            yield average(self._decoder, logits)
+            yield average(self._decoder, [strip[None] for strip in logits])[0]
 
     def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None, *, is_mirrored: bool = False
@@ -338,7 +338,7 @@ class Predictor:
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
-                yield torch.stack(list(self._batch(network, slices, tiling)), dim=1)
+                yield torch.cat([logits.transpose(0, 1) for logits in self._batch(network, slices, tiling)], dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:

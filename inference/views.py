@@ -26,8 +26,8 @@ def predict_strips(
         return
     mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
     for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
-        pairs = zip(strips, (mirror_back(decoder.task, logits, dim=1) for logits in mirrored), strict=True)
-        yield (average(decoder, pair, dim=1) for pair in pairs)
+        pairs = zip(strips, (mirror_back(decoder.task, logits) for logits in mirrored), strict=True)
+        yield (average(decoder, pair) for pair in pairs)
 
 
 def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
@@ -53,13 +53,13 @@ def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor
         view = batch.rot90(turn, (2, 3)).flip(axes)
         logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
         if is_mirrored:
-            logits = swap_sides(decoder.task, logits, dim=1)
+            logits = swap_sides(decoder.task, logits)
         views.append(logits)
-    return average(decoder, views, dim=1)
+    return average(decoder, views)
 
 
-def average(decoder: Decoder, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """The averaged logits of several networks or views, whose outputs are along axis `dim`."""
+def average(decoder: Decoder, logits: Sequence[Tensor]) -> Tensor:
+    """The averaged logits of several networks or views, (B, outputs, *spatial) each."""
     if len(logits) == 1:
         return logits[0]
     # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
@@ -68,16 +68,16 @@ def average(decoder: Decoder, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
     views = []
     for view in logits:
         views.append(view if view.device == device else upload(view, device))
-    return decoder.mean_of_views(views, dim)
+    return decoder.mean_of_views(views)
 
 
-def mirror_back(task: Task, logits: Tensor, dim: int = 0) -> Tensor:
+def mirror_back(task: Task, logits: Tensor) -> Tensor:
     """Logits of the image itself, from logits of its left-right mirror image."""
-    return swap_sides(task, logits.flip(-1), dim)
+    return swap_sides(task, logits.flip(-1))
 
 
-def swap_sides(task: Task, logits: Tensor, dim: int) -> Tensor:
+def swap_sides(task: Task, logits: Tensor) -> Tensor:
     """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
     if not task.partners:
         return logits
-    return logits.index_select(dim, upload(torch.tensor(task.partners), logits.device))
+    return logits.index_select(1, upload(torch.tensor(task.partners), logits.device))

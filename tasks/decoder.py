@@ -23,8 +23,9 @@ UNSURE_LEVEL = 255  # the uncertainty of a class that is as likely as any other
 class Decoder(ABC):
     """Reads predictions from logits. It keeps no state, so that one decoder serves many images.
 
-    `decode` keeps what is needed of the logits of some rows. If that of all rows is not yet the prediction, `finish`
-    makes it of them; `finish_on_device` does the same for evaluations.
+    Logits are (B, outputs, *spatial), of whole images or of some of their rows. `decode` keeps what is needed of them.
+    If that of all rows is not yet the prediction, `finish` makes it of them; `finish_on_device` does the same for
+    evaluations.
 
     Attributes:
         at_image_size: whether logits are resized to the image's own size before they are read; else they stay at
@@ -39,10 +40,10 @@ class Decoder(ABC):
         self.task = task
 
     @abstractmethod
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What is kept of logits whose axis `dim` holds the outputs: mostly a class for each pixel.
+    def decode(self, logits: Tensor) -> Tensor:
+        """What is kept of logits, mostly a class for each pixel (B, *spatial), on their device.
 
-        That axis is then dropped. The result has the type of the prediction, and is on the device of the logits.
+        It has the type of the prediction.
         """
 
     def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
@@ -57,35 +58,35 @@ class Decoder(ABC):
         """The labels of a prediction, in the form that `Predictor` returns."""
         return labels
 
-    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written.
 
         Here, and in what follows, each output is a separate yes-or-no question.
         """
         return logits.sigmoid()
 
-    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
         """Logits that have these `probabilities`."""
         # the logarithm of 0 could not be interpolated
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """The entropy of the prediction at each pixel of logits (outputs, n, ...): 0 if sure, 1 if all are as likely.
+        """The entropy of the prediction at each pixel, (B, *spatial): 0 if sure, 1 if all are as likely.
 
         Of several questions it is that of the least sure one.
         """
         probabilities = self.probabilities(logits)
         output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
-        return output_entropy.amax(dim=0) / math.log(2)
+        return output_entropy.amax(dim=1) / math.log(2)
 
-    def certainty(self, logits: Tensor, dim: int = 0) -> Tensor | None:
+    def certainty(self, logits: Tensor) -> Tensor | None:
         """The certainty for `Task.count_certainty`; None if the task counts none."""
         return None
 
-    def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
+    def mean_of_views(self, views: Sequence[Tensor]) -> Tensor:
         """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
-        mean = sum(self.probabilities(view, dim) for view in views) / len(views)
-        return self.logits_from_probabilities(mean, dim)
+        mean = sum(map(self.probabilities, views)) / len(views)
+        return self.logits_from_probabilities(mean)
 
 
 def decode_strips(
@@ -126,16 +127,17 @@ def decode_strips(
 
 def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """The fields of `Prediction` for a strip of logits. The host waits once for all of them."""
-    tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.decode(logits)}
+    batch = logits[None]
+    tensors = {"has_infinite": ~batch.isfinite().all()[None], "labels": decoder.decode(batch)}
     if "probabilities" in wanted:
-        tensors["probabilities"] = decoder.probabilities(logits)
+        tensors["probabilities"] = decoder.probabilities(batch)
     if "uncertainty" in wanted:
-        tensors["uncertainty"] = (decoder.entropy(logits) * UNSURE_LEVEL).round().to(torch.uint8)
-    certainty = decoder.certainty(logits) if "certainty" in wanted else None
+        tensors["uncertainty"] = (decoder.entropy(batch) * UNSURE_LEVEL).round().to(torch.uint8)
+    certainty = decoder.certainty(batch) if "certainty" in wanted else None
     if certainty is not None:
         tensors["certainty"] = certainty
     copies = download(list(tensors.values()))
-    arrays = {field: copy.numpy() for field, copy in zip(tensors, copies, strict=True)}
+    arrays = {field: copy[0].numpy() for field, copy in zip(tensors, copies, strict=True)}
     if arrays.pop("has_infinite"):
         raise ImageError(
             f"{name}: the network's outputs are not finite numbers; the model is damaged, or the image has values far"

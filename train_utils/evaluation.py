@@ -134,8 +134,8 @@ def read_strips(
         logits.masked_fill_(~is_finite_here, 0)
         bottom = top + logits.shape[2]
         partial = task.partial(logits, rendered.strip(top, bottom))
-        decoded.append(decoder.decode(logits, dim=1))
-        certainty = decoder.certainty(logits, dim=1)
+        decoded.append(decoder.decode(logits))
+        certainty = decoder.certainty(logits)
         if certainty is not None:
             reliability += task.count_certainty(certainty, decoded[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial

@@ -129,7 +129,7 @@ def expected_probabilities(model: UNet, batches: Sequence[np.ndarray]) -> list[T
         prepare = partial(prepare_volume, model.config)
         batches = [np.stack(list(map(prepare, batch))) for batch in batches]
     decoder = new_decoder(task_of_model(model.config))
-    return [decoder.probabilities(logits, dim=1) for logits in expected_logits(model, batches)]
+    return [decoder.probabilities(logits) for logits in expected_logits(model, batches)]
 
 
 def prepare_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:

@@ -114,7 +114,7 @@ class ProbabilityNetwork(ExportedNetwork):
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         decoder = new_decoder(task_of_model(self.model.config))
-        return decoder.probabilities(super().forward(images), dim=1)
+        return decoder.probabilities(super().forward(images))
 
 
 def resize_bicubic(images: Tensor, size: Sequence[int]) -> Tensor:

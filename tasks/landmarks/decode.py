@@ -62,7 +62,7 @@ class LandmarkDecoder(Decoder):
     at_image_size = False
     task: Landmarks
 
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def decode(self, logits: Tensor) -> Tensor:
         """The maps themselves: a landmark is read from its whole map."""
         return full_precision(logits)
 
@@ -78,13 +78,13 @@ class LandmarkDecoder(Decoder):
     def finish_on_device(self, decoded: Tensor) -> Tensor:
         return read_maps(decoded[0], self.task)[None]
 
-    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
 
-    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
 
-    def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
+    def mean_of_views(self, views: Sequence[Tensor]) -> Tensor:
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
         return torch.stack(views).mean(dim=0)
 

@@ -78,12 +78,12 @@ class ObjectDecoder(Decoder):
     )
     task: Objects
 
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def decode(self, logits: Tensor) -> Tensor:
         """The class, the depth and the certainty of not being background of each pixel, as one number."""
-        class_logits, depth_logits = _divide(logits, dim)
-        classes = most_likely(class_logits, dim).int()
-        depth = (depth_logits.sigmoid() * LEVELS).round().int().squeeze(dim)
-        certainty = ((1 - class_logits.softmax(dim).select(dim, 0)) * LEVELS).round().int()
+        class_logits = logits[:, :-1]
+        classes = most_likely(class_logits).int()
+        depth = (logits[:, -1].sigmoid() * LEVELS).round().int()
+        certainty = ((1 - class_logits.softmax(dim=1)[:, 0]) * LEVELS).round().int()
         return pack_pixels(classes, depth, certainty).masked_fill(classes == 0, 0)
 
     def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
@@ -93,28 +93,21 @@ class ObjectDecoder(Decoder):
         labels, _ = self.finish(decoded[0].cpu().numpy())
         return torch.from_numpy(labels).to(decoded.device)[None]
 
-    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """The probabilities of the classes, and then the depth."""
-        class_logits, depth_logits = _divide(logits, dim)
-        return torch.cat([class_logits.softmax(dim), depth_logits.sigmoid()], dim)
+        return torch.cat([logits[:, :-1].softmax(dim=1), logits[:, -1:].sigmoid()], dim=1)
 
     def entropy(self, logits: Tensor) -> Tensor:
         """The entropy of the classes."""
-        return class_entropy(logits[:-1])
+        return class_entropy(logits[:, :-1])
 
-    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
-        classes, depth = _divide(probabilities, dim)
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
         limits = torch.finfo(probabilities.dtype)
-        return torch.cat([classes.clamp_min(limits.tiny).log(), depth.logit(eps=limits.eps)], dim)
+        class_logits = probabilities[:, :-1].clamp_min(limits.tiny).log()
+        return torch.cat([class_logits, probabilities[:, -1:].logit(eps=limits.eps)], dim=1)
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
-
-
-def _divide(outputs: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The outputs of the classes, and that of the depth."""
-    classes, depth = outputs.split([outputs.shape[dim] - 1, 1], dim)
-    return classes, depth
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:

@@ -12,13 +12,13 @@ class OverlapDecoder(Decoder):
 
     reading = "a pixel has each class whose logit is above 0"
 
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def decode(self, logits: Tensor) -> Tensor:
         bits = torch.zeros((), dtype=torch.int32, device=logits.device)
-        for bit, class_logits in enumerate(logits.unbind(dim)):
+        for bit, class_logits in enumerate(logits.unbind(1)):
             bits = bits | (class_logits > 0).int() << bit
         return bits
 
-    def certainty(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def certainty(self, logits: Tensor) -> Tensor:
         """The probability of each class, in the shape of the logits."""
         return logits.float().sigmoid()
 
@@ -29,8 +29,8 @@ class RegionDecoder(OverlapDecoder):
     reading = "a pixel has the label of the last region whose logit is above 0"
     task: Regions
 
-    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+    def decode(self, logits: Tensor) -> Tensor:
         bits = torch.zeros((), dtype=torch.int32, device=logits.device)
-        for region_logits, label_bits in zip(logits.unbind(dim), self.task.label_bits(), strict=True):
+        for region_logits, label_bits in zip(logits.unbind(1), self.task.label_bits(), strict=True):
             bits = torch.where(region_logits > 0, label_bits, bits)
         return bits

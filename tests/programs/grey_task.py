@@ -87,8 +87,8 @@ class GreyReader(MaskReader):
 class GreyDecoder(Decoder):
     """The nearest grey value; the probability is that of white."""
 
-    def decode(self, logits, dim=0):
-        return (WHITE * logits.sigmoid()).round().to(torch.uint8).squeeze(dim)
+    def decode(self, logits):
+        return (WHITE * logits[:, 0].sigmoid()).round().to(torch.uint8)
 
 
 class GreyFormat(MaskFormat):

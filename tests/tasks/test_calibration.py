@@ -27,7 +27,7 @@ TASK = Classes(("a", "b", "c"))
 def counts_of(task: Task, logits: Tensor, target: Target) -> Tensor:
     """The counts of an image."""
     decoder = new_decoder(task)
-    return task.count_certainty(decoder.certainty(logits, dim=1), decoder.decode(logits, dim=1), target)
+    return task.count_certainty(decoder.certainty(logits), decoder.decode(logits), target)
 
 
 def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:

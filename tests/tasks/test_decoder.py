@@ -23,7 +23,7 @@ SIDED = Overlapping(NAMES, partners=(1, 0, 2))
 
 @pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
 def test_certain_predictions_have_logits_that_are_numbers(task):
-    probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
+    probabilities = torch.tensor([[1.0, 0.0, 0.0]])[..., None]
     logits = new_decoder(task).logits_from_probabilities(probabilities)
     assert logits.isfinite().all()
     torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
@@ -34,7 +34,7 @@ def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
     decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
     logits = torch.full((classes, 1, 1), 0.3)
     assert decode_strips(decoder, [logits], (1, 1), "a", wanted=("uncertainty",)).uncertainty.tolist() == [[255]]
-    assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1
+    assert decoder.entropy(logits[None]).item() <= 1
 
 
 ALL_TASKS = [Classes(NAMES), SIDED, Objects(), Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
@@ -47,34 +47,18 @@ def two_images() -> tuple[torch.Tensor, torch.Tensor]:
     return first, second
 
 
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_a_batch_is_read_as_each_image(task, two_images):
-    decoder = new_decoder(task)
-    first, second = two_images
-    probabilities = decoder.probabilities(first)
-    pairs = [
-        (decoder.probabilities(first[None], dim=1), probabilities),
-        (decoder.logits_from_probabilities(probabilities[None], 1), decoder.logits_from_probabilities(probabilities)),
-        (average(decoder, [first[None], second[None]], dim=1), average(decoder, [first, second])),
-        (mirror_back(task, first[None], dim=1), mirror_back(task, first)),
-        (decoder.decode(first[None], dim=1), decoder.decode(first)),
-    ]
-    for of_batch, of_image in pairs:
-        torch.testing.assert_close(of_batch[0], of_image)
-
-
 def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
-    logits = torch.arange(6.0).view(3, 1, 2)
-    assert mirror_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
-    assert mirror_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
+    logits = torch.arange(6.0).view(1, 3, 2)
+    assert mirror_back(SIDED, logits)[0].tolist() == [[3, 2], [1, 0], [5, 4]]
+    assert mirror_back(Classes(NAMES), logits)[0].tolist() == [[1, 0], [3, 2], [5, 4]]
 
 
 @pytest.mark.parametrize("task", [Classes(NAMES), SIDED])
 def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     decoder = new_decoder(task)
-    views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
+    views = [torch.tensor([[p, 1 - p, 0.0]])[..., None] for p in (0.1, 0.3, 0.8)]
     mean = average(decoder, [decoder.logits_from_probabilities(view) for view in views])
-    torch.testing.assert_close(decoder.probabilities(mean)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
+    torch.testing.assert_close(decoder.probabilities(mean)[0, :, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
 @pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
@@ -92,7 +76,7 @@ def test_a_prediction_is_the_same_in_any_strips(task, two_images):
         decode_strips(decoder, pieces, (4, 5), "a", wanted=wanted) for pieces in (logits.split([1, 3], 1), [logits])
     )
     assert strips.objects == whole.objects
-    np.testing.assert_array_equal(whole.probabilities, decoder.probabilities(logits))
+    np.testing.assert_array_equal(whole.probabilities, decoder.probabilities(logits[None])[0])
     np.testing.assert_allclose(strips.labels, whole.labels, rtol=1e-6)
     np.testing.assert_allclose(strips.probabilities, whole.probabilities, rtol=1e-6)
     np.testing.assert_array_equal(strips.uncertainty, whole.uncertainty)
@@ -110,7 +94,7 @@ def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
     logits, _ = two_images
     labels = decode_strips(decoder, [logits], (4, 5), "a").labels
     assert labels.dtype == dtype
-    assert (decoder.finish_on_device(decoder.decode(logits[None], dim=1))[0].numpy() == labels).all()
+    assert (decoder.finish_on_device(decoder.decode(logits[None]))[0].numpy() == labels).all()
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
@@ -130,9 +114,9 @@ def test_a_large_prediction_lies_in_a_file_that_is_gone_with_it(two_images, tmp_
 
 
 def test_of_a_single_class_all_is_sure():
-    assert new_decoder(Classes(("a",))).entropy(torch.zeros(1, 1, 2)).tolist() == [[0, 0]]
+    assert new_decoder(Classes(("a",))).entropy(torch.zeros(1, 1, 1, 2)).tolist() == [[[0, 0]]]
 
 
 def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():
-    logits = torch.tensor([[0.0, 1e-6, -1e-6], [1e-6, 0.0, 0.0]])[:, None]
+    logits = torch.tensor([[[0.0, 1e-6, -1e-6], [1e-6, 0.0, 0.0]]])
     assert new_decoder(Overlapping(("a", "b"))).decode(logits).tolist() == [[2, 1, 0]]

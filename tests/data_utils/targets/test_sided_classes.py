@@ -92,7 +92,7 @@ def test_views_of_a_mirrored_image_are_given_back_their_names(tmp_path):
     task = info.reader.task("ce+dice", None)
     config = UNetConfig(num_classes=3, task=task.to_config(), preprocess=Preprocess(class_names=ORGANS))
     logits = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
-    assert swap_sides(task_of_model(config), logits, dim=1).flatten().tolist() == [1, 3, 2]
+    assert swap_sides(task_of_model(config), logits).flatten().tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("sides", [{"partners": [0, 0, 1]}, {"partners": 3}, {"partners": ["a", 0, 1]}, {"mirrors": 7}])

@@ -22,7 +22,7 @@ from tasks.landmarks.loss import Landmarks
 def read(maps: torch.Tensor, task: Landmarks = THREE) -> torch.Tensor:
     """The prediction (K, n + 2) of maps (1, K, *size)."""
     decoder = LandmarkDecoder(task)
-    return decoder.finish_on_device(decoder.decode(maps, dim=1))[0]
+    return decoder.finish_on_device(decoder.decode(maps))[0]
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -129,7 +129,7 @@ def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(two_peaks):
 
 def test_maps_of_several_views_are_multiplied():
     logits = torch.randn(1, 3, 4, 4)
-    assert average(LandmarkDecoder(THREE), [logits, 3 * logits], dim=1).allclose(2 * logits)
+    assert average(LandmarkDecoder(THREE), [logits, 3 * logits]).allclose(2 * logits)
 
 
 def test_maps_that_are_read_in_parts_know_which_points_are_always_there(monkeypatch):

@@ -142,7 +142,7 @@ def test_objects_say_where_they_are_and_how_sure_they_are():
 def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     sure = 6.9  # its sigmoid is 0.999
     pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
-    packed = ObjectDecoder(Objects()).decode(pixels.T[:, None])
+    packed = ObjectDecoder(Objects()).decode(pixels.T[None])
     # those of the background are none
     assert [part.tolist() for part in unpack_pixels(packed)] == [[[1, 0]], [[255, 0]], [[255, 0]]]
 

@@ -109,7 +109,7 @@ def scores_of_sample() -> tuple[OverlapScores, list[float], np.ndarray, np.ndarr
     logits, targets = sample(seed=3)
     task = Overlapping(NAMES)
     scores = task.new_scores(4)
-    prediction = OverlapDecoder(task).decode(logits, dim=1)
+    prediction = OverlapDecoder(task).decode(logits)
     comparisons = []
     for index in range(4):
         alone = task.new_scores(1)

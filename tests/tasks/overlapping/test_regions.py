@@ -57,13 +57,13 @@ def test_a_report_has_the_tables_of_regions_beside_those_of_labels(scores):
 
 
 def test_a_region_without_those_around_it_is_read_as_its_label_will_be():
-    logits = torch.tensor([[-1.0, 2, -1, 1], [-1, -1, 3, -1], [-1, -1, -1, 2]])  # (regions, pixels)
-    assert RegionDecoder(TASK).decode(logits).tolist() == [0, 1, 3, 7]
+    logits = torch.tensor([[[-1.0, 2, -1, 1], [-1, -1, 3, -1], [-1, -1, -1, 2]]])  # (1, regions, pixels)
+    assert RegionDecoder(TASK).decode(logits).tolist() == [[0, 1, 3, 7]]
 
 
 def test_a_pixel_of_two_separate_regions_has_the_label_of_the_last_one():
     task = Regions(("a", "b"), regions=(Region("a", (1,)), Region("b", (2,))))
-    assert RegionDecoder(task).decode(torch.ones(1, 2, 3), dim=1).tolist() == [[2, 2, 2]]
+    assert RegionDecoder(task).decode(torch.ones(1, 2, 3)).tolist() == [[2, 2, 2]]
 
 
 SEVERAL_VALUES = Regions(("whole", "core"), regions=(Region("whole", (3, 1, 2)), Region("core", (2, 1))))

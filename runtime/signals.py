@@ -11,6 +11,7 @@ from types import FrameType
 # not every system has all of them
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
+SPINS = "10000"  # of a thread that waits for another one; more are not faster on a machine that is not busy
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ONE_PRESS_SECONDS = 1.0  # a launcher or `timeout` repeats a Ctrl-C that the terminal has already sent to all processes
 
@@ -20,7 +21,13 @@ def begin_imports() -> None:
 
     An exception would not do for Ctrl-C: it may be raised where a library's own code swallows it. Modules are no
     garbage, but to look for it among them takes a fifth of a second. `run_script` ends both.
+
+    On a CPU, torch's threads wait for each other by spinning, 30 times longer if nothing is set. Where other programs
+    are busy too, a thread then keeps the one that it waits for from its processor. libgomp reads this once, when it is
+    loaded.
     """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     # a shell starts a process in the background so that it ignores Ctrl-C
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)

@@ -95,6 +95,19 @@ def start(tmp_path) -> Iterator[Callable[..., subprocess.Popen]]:
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("own", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")]
+)
+def test_threads_wait_for_each_other_briefly_unless_the_user_says_how(own, spins):
+    program = "import os; from runtime.signals import begin_imports; begin_imports();"
+    program += "print(os.environ.get('GOMP_SPINCOUNT', ''))"
+    variables = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=variables | own, capture_output=True, text=True
+    )
+    assert result.stdout.strip() == spins, result.stderr
+
+
 def test_a_ctrl_c_that_is_delivered_twice_is_one(start):
     process = start(ASKED)
     assert process.stdout.readline() == "ready\n"

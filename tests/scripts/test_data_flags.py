@@ -49,7 +49,7 @@ def test_a_data_set_is_trained_on_in_the_output_folder(run, tmp_path):
         ("--train-split night", "night"),
         ("--val-split dusk", "dusk"),
         ("--val-fraction 0.3", 0.3),
-        (r"--val-group cell_(\d)", r"cell_(\d)"),
+        (r"--val-group 'cell_(\d)'", r"cell_(\d)"),
         ("--fold 1/3", "1/3"),
         ("--val-blocks", 0),
         ("--val-blocks 100", 100),

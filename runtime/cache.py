@@ -42,15 +42,15 @@ def digest(*parts: object) -> str:
 
 def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
     """A key for the content of files, from their `names` below their folder and the size and time of each."""
-    sizes_and_times = [_size_and_time(path) for path in paths]
-    return digest(names, repr(sizes_and_times).encode())
+    return digest(names, repr(list(map(size_and_time, paths))).encode())
 
 
-def _size_and_time(path: str | Path) -> tuple[int, int] | None:
+def size_and_time(path: str | Path) -> tuple[int, int]:
+    """The bytes of a file, and when it changed last in nanoseconds; -1 and -1 if it is not there."""
     try:
         stat = os.stat(path)
     except OSError:  # the error is reported when the file is read
-        return None
+        return -1, -1
     return stat.st_size, stat.st_mtime_ns
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ from PIL import Image
 
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, PageFile, RenderedMask, source_files
 from data_utils.sources.records import Records, spread_indices
-from runtime.cache import digest
+from runtime.cache import digest, size_and_time
 from runtime.documents import open_regular
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
@@ -39,18 +39,22 @@ def content_key(splits: Iterable[Records]) -> str:
             parts += [record["name"], _content(record["image"]), _content(record["target"])]
         if records.metadata.label_sets:
             parts += [records.label_set(index) for index in range(len(records))]
-        if len(records) and source_files(records[0]["image"]):
-            for record in records:
-                files = source_files(record["image"]) + source_files(record["target"])
-                parts.append((record["name"], *map(_file_size, files)))
+        parts += _names_and_sizes(records)
     return digest(*parts)[:12]
 
 
-def _file_size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # the error is reported when the file is read
-        return None
+def _names_and_sizes(records: Records) -> Iterator[tuple[str | int, ...]]:
+    """The name of each record, and the bytes of its files; nothing if images are not files of their own."""
+    if not len(records) or not source_files(records[0]["image"]):
+        return
+    pair_sizes = records.pair_sizes()
+    if pair_sizes is not None:
+        for i, sizes in enumerate(zip(*pair_sizes.T.tolist(), strict=True)):
+            yield records.name(i), *sizes
+        return
+    for record in records:
+        files = source_files(record["image"]) + source_files(record["target"])
+        yield record["name"], *(size_and_time(file)[0] for file in files)
 
 
 def _content(source: ImageSource) -> str:

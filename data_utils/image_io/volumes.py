@@ -22,6 +22,7 @@ GZIP_LEVEL = 6  # the default of `gzip`
 SMALLEST_SIDE = 1e-7  # mm: with a smaller side of a voxel a header is damaged
 LARGEST_SIDE = 1e4  # mm: with a larger one too
 FARTHEST_ENTRY = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
+DOUBLE_SUFFIXES = tuple(suffix for suffix in VOLUME_SUFFIXES if suffix.count(".") > 1)
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
 
@@ -47,9 +48,8 @@ class VolumeHeader(NamedTuple):
 
 def volume_stem(name: str) -> str:
     """A file's name without its extension; `.nii.gz` goes as a whole."""
-    for suffix in VOLUME_SUFFIXES:
-        if name.lower().endswith(suffix):
-            return name[: -len(suffix)]
+    if name.lower().endswith(DOUBLE_SUFFIXES):
+        name = name.rpartition(".")[0]
     return name.rpartition(".")[0] or name
 
 

@@ -5,7 +5,9 @@ import re
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,20 +168,55 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
     return {name: (image_folders[name], mask_folders[name]) for name in names}
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, hidden ones too, by name. Raises DataError if it cannot be read."""
-    _, names, _ = next(os.walk(folder, onerror=_fail))
-    return [folder / name for name in sorted(names)]
+class Listing(NamedTuple):
+    """The names in a folder: those of folders, and those of all else."""
+
+    folders: Sequence[str]
+    files: Sequence[str]
 
 
-def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    """The names of the files with these endings in a folder itself. Raises DataError if it cannot be read."""
-    _, _, names = next(os.walk(folder, onerror=_fail))
-    return [name for name in names if is_visible_file(name, suffixes)]
+_kept_listings: ContextVar[dict[str, Listing] | None] = ContextVar("kept listings", default=None)
+
+
+@contextmanager
+def keep_listings() -> Iterator[None]:
+    """A context in which each folder is read once: every finder looks at it, and a million names take a second."""
+    token = _kept_listings.set({})
+    try:
+        yield
+    finally:
+        _kept_listings.reset(token)
+
+
+def list_folder(folder: str | Path) -> Listing:
+    """The names in a folder, in any order. Raises DataError if it cannot be read."""
+    kept = _kept_listings.get()
+    listing_of_folder = None if kept is None else kept.get(str(folder))
+    if listing_of_folder is None:
+        _, *names = next(os.walk(folder, onerror=_fail))
+        listing_of_folder = Listing(*names)
+        if kept is not None:
+            kept[str(folder)] = listing_of_folder
+    return listing_of_folder
 
 
 def _fail(error: OSError) -> None:
     raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, hidden ones too, by name. Raises DataError if it cannot be read."""
+    return [folder / name for name in sorted(list_folder(folder).folders)]
+
+
+def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """The names of the files with these endings in a folder itself. Raises DataError if it cannot be read."""
+    return [name for name in list_folder(folder).files if is_visible_file(name, suffixes)]
+
+
+def holds_files(folder: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a folder itself holds a file with one of these endings. Raises DataError if it cannot be read."""
+    return any(is_visible_file(name, suffixes) for name in list_folder(folder).files)
 
 
 def children(folder: Path) -> dict[str, Path]:
@@ -197,9 +234,10 @@ def children(folder: Path) -> dict[str, Path]:
 def names_in(folder: Path) -> list[str]:
     """The names in a folder; none if it cannot be read, which is reported where its files are."""
     try:
-        return os.listdir(folder)
-    except OSError:
+        folders, files = list_folder(folder)
+    except DataError:
         return []
+    return [*folders, *files]
 
 
 def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -255,17 +293,30 @@ def is_readable(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)
 
 
-def walk(folder: Path, onerror: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
+def walk(root: Path, *, strict: bool = False) -> Iterator[tuple[str, list[str], Sequence[str]]]:
     """Do as `os.walk` does, and follow links to folders.
+
+    Args:
+        strict: whether folders that cannot be read raise DataError; else they are left out.
 
     Raises DataError for a link to a folder that holds it: the files there would be found again and again.
     """
-    for parent, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
+    parents = [str(root)]
+    while parents:
+        parent = parents.pop()
+        try:
+            folders, names = list_folder(parent)
+        except DataError:
+            if strict:
+                raise
+            continue
         for link in filter(os.path.islink, [os.path.join(parent, name) for name in folders]):
             target = os.path.realpath(link)
             if Path(os.path.realpath(parent)).is_relative_to(target):
                 raise DataError(f"{link} is a link to {target}, a folder that holds the link itself; remove the link")
-        yield parent, folders, names
+        wanted_folders = list(folders)
+        yield parent, wanted_folders, names
+        parents += [os.path.join(parent, name) for name in reversed(wanted_folders)]
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool = True) -> Iterator[str]:
@@ -274,7 +325,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool
     Args:
         strict: whether folders that cannot be read raise DataError; else they are left out.
     """
-    for parent, folders, names in walk(folder, onerror=_fail if strict else None):
+    for parent, folders, names in walk(folder, strict=strict):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"
@@ -286,8 +337,13 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
     """Path below the folder without extension -> path with it, of all files with these extensions, in natural order.
 
-    The first is `composed`, so that names of images and masks that look equal are equal.
+    Stems and errors are those of `stems_of` and `list_files`.
     """
+    return stems_of(natural_order(list_files(folder, kind, suffixes)), kind, folder)
+
+
+def list_files(folder: Path, kind: str, suffixes: tuple[str, ...]) -> list[str]:
+    """The files with these extensions below a folder, in any order. Raises DataError, with the `kind`, for none."""
     files = list(files_below(folder, suffixes))
     if not files:
         other_endings: set[str] = set()
@@ -301,17 +357,22 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
             hint += f"; {YOLO_LAYOUT}"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
-    return stems_of(files, kind, folder)
+    return files
 
 
-def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
-    """Path without extension -> path, of files below a folder, in natural order, as `files_by_stem` gives it."""
-    stems: dict[str, str] = {}
-    almost_in_order = sorted(files)  # is fast, and leaves little to do for the slower sort
-    for file in sorted(almost_in_order, key=natural_sort_key):
-        first = stems.setdefault(volume_stem(file), file)
-        if first != file:
-            raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
+def stems_of(files: Collection[str], kind: str, folder: Path) -> dict[str, str]:
+    """Path without extension -> path, of files below a folder, in their order.
+
+    The first is `composed`, so that names of images and masks that look equal are equal. Raises DataError if two files
+    differ in their extension alone.
+    """
+    stems = {volume_stem(file): file for file in files}
+    if len(stems) < len(files):
+        first_by_stem: dict[str, str] = {}
+        for file in natural_order(files):
+            first = first_by_stem.setdefault(volume_stem(file), file)
+            if first != file:
+                raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
     if all(map(str.isascii, stems)):
         return stems
     by_name: dict[str, str] = {}
@@ -320,6 +381,12 @@ def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
         name = composed(stem)
         by_name[name if counts[name] == 1 else stem] = file  # two names may differ in nothing else
     return by_name
+
+
+def natural_order(names: Iterable[str]) -> list[str]:
+    """The names as people sort them: 2.png before 10.png."""
+    almost_in_order = sorted(names)  # is fast, and leaves little to do for the slower sort
+    return sorted(almost_in_order, key=natural_sort_key)
 
 
 def natural_sort_key(name: str) -> tuple[str, str]:

@@ -75,12 +75,14 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
         things = f"groups of {things}"
     else:  # the pages of a file are a group, unless all are pages of one
         groups = records.indices if records.indices.any() else np.arange(len(records))
-        if len(np.unique(groups)) < len(records):
+        if np.bincount(groups).max() > 1:
             things = "files, whose pages stay together"
     sizes = np.bincount(groups)
     order = np.random.default_rng(config.seed).permutation(len(sizes))
     if config.chosen_fold is None:
-        held_out = np.isin(groups, _first_groups(order, sizes, round(len(records) * config.val_fraction)))
+        held_out_groups = np.zeros(len(sizes), bool)
+        held_out_groups[_first_groups(order, sizes, round(len(records) * config.val_fraction))] = True
+        held_out = held_out_groups[groups]
     else:
         number, count = config.chosen_fold
         if len(sizes) < count:

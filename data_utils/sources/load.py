@@ -3,10 +3,10 @@
 `FINDERS` are the layouts of a folder, in the order in which they are asked.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from data_utils.sources.folder import (
     find_name,
     find_splits,
     folders_in,
+    keep_listings,
     names_in,
     spellings,
 )
@@ -108,7 +109,8 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     slices of volumes are the images; all slices of a volume are in one split. Raises DataError for data that are
     missing, unpaired or ambiguous.
     """
-    labeled = read_label_files(_load_splits(config), user_path(config.dataset))
+    with keep_listings():
+        labeled = read_label_files(_load_splits(config), user_path(config.dataset))
     train, val = map(partial(_read_places, config=config), labeled)
     if config.val_blocks is not None:
         if not config.reads_places:
@@ -188,13 +190,12 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.val_blocks is not None and not is_folder:
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {dataset} is no folder")
     named_splits = [name for name in (config.train_split, config.val_split) if name]
-    endings = {path.suffix}
+    names = [path.name]
     if is_folder:
-        for folder in (path, *folders_in(path)):
-            endings.update(os.path.splitext(name)[1] for name in names_in(folder))
-    if config.streaming or "://" in dataset or ".tar" in endings:
+        names += chain.from_iterable(map(names_in, (path, *folders_in(path))))
+    if config.streaming or "://" in dataset or _any_ends(names, ".tar"):
         return load_stream(config, path, named_splits)
-    if is_folder and not is_saved(path) and ".parquet" not in endings:
+    if is_folder and not is_saved(path) and not _any_ends(names, ".parquet"):
         openers = find_in_folder(path, named_splits, config)
     else:
         openers = open_tables(dataset, config.dataset_config, config.image_column, config.mask_column)
@@ -206,6 +207,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if val_name is not None:
         return train, divide_by_channel(openers[val_name](), config)
     return hold_out(train, config)
+
+
+def _any_ends(names: Iterable[str], suffix: str) -> bool:
+    return any(name.endswith(suffix) for name in names)
 
 
 def load_stream(config: DataConfig, path: Path, named_splits: Sequence[str]) -> tuple[Records, Records]:

@@ -26,6 +26,7 @@ from data_utils.sources.folder import (
     children,
     files_by_stem,
     files_in,
+    holds_files,
     natural_sort_key,
     split_folders,
     walk,
@@ -174,13 +175,13 @@ def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
     Unless --task asks for overlapping classes, the images must lie in one folder, and most pictures must have masks in
     two or more of the folders.
     """
-    if files_in(masks, suffixes):
+    if holds_files(masks, suffixes):
         return []
-    folders = [folder for folder in children(masks).values() if files_in(folder, suffixes)]
+    folders = [folder for folder in children(masks).values() if holds_files(folder, suffixes)]
     names = [folder.name for folder in folders]
     if config.task == OVERLAPPING:
         return names
-    if len(folders) < FEWEST_FOLDERS or any(files_in(folder, suffixes) for folder in children(images).values()):
+    if len(folders) < FEWEST_FOLDERS or any(holds_files(folder, suffixes) for folder in children(images).values()):
         return []
     if suffixes != IMAGE_SUFFIXES:
         return names
@@ -287,9 +288,9 @@ def _first_picture(folder: Path) -> Path | None:
     """The first picture of a folder, or of one below it, by name."""
     for parent, folders, names in walk(folder):
         folders.sort()
-        pictures = sorted(name for name in names if is_visible_file(name, IMAGE_SUFFIXES))
-        if pictures:
-            return Path(parent, pictures[0])
+        for name in sorted(names):
+            if is_visible_file(name, IMAGE_SUFFIXES):
+                return Path(parent, name)
     return None
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from data_utils.image_io.reader import IMAGE_SUFFIXES
-from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, detect_suffix, files_by_stem, natural_sort_key
+from data_utils.sources.folder import (
+    IMAGE_WORDS,
+    MASK_WORDS,
+    detect_suffix,
+    list_files,
+    natural_order,
+    natural_sort_key,
+    stems_of,
+)
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, first_files
 from runtime.console import counted, listing
 from runtime.errors import DataError
@@ -56,10 +64,8 @@ def pair(
             paired.append(case)
         else:
             unpaired.append(f"{as_files(image)[0]}: image without mask")
-    for case, mask in cases.masks.items():
-        if case not in cases.images:
-            *_, last = filter(None, as_files(mask))
-            unpaired.append(f"{last}: mask without image")
+    if len(paired) < len(cases.masks):
+        unpaired += _masks_without_image(cases)
     unpaired += cases.lost
     if is_named_by_case:
         paired.sort(key=natural_sort_key)
@@ -81,6 +87,16 @@ def pair(
         return text if text or paired else "; masks have the names of their images"
 
     return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)
+
+
+def _masks_without_image(cases: Cases) -> list[str]:
+    """A line for each mask without image, in natural order."""
+    files: list[str] = []
+    for case, mask in cases.masks.items():
+        if case not in cases.images:
+            *_, last = filter(None, as_files(mask))
+            files.append(last)
+    return [f"{file}: mask without image" for file in natural_order(files)]
 
 
 def as_files(file: str | Files) -> Files:
@@ -130,9 +146,13 @@ def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
 def find_masks(
     folder: Path, stems: Iterable[str], suffix: str | None, endings: tuple[str, ...] = IMAGE_SUFFIXES
 ) -> tuple[dict[str, str], list[str]]:
-    """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others."""
-    masks, others = match_masks(files_by_stem(folder, "masks", endings), list(stems), suffix)
-    return masks, [f"{file}: mask without image" for file in others]
+    """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
+
+    The masks are in no order.
+    """
+    files = stems_of(list_files(folder, "masks", endings), "masks", folder)
+    masks, others = match_masks(files, list(stems), suffix)
+    return masks, [f"{file}: mask without image" for file in natural_order(others)]
 
 
 def match_masks(

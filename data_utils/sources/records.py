@@ -2,10 +2,12 @@
 
 import os
 from abc import ABC, abstractmethod
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -14,7 +16,7 @@ import numpy as np
 
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource
-from runtime.cache import digest, digest_of_files
+from runtime.cache import digest, size_and_time
 from runtime.redact import printable, redact
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
@@ -180,6 +182,8 @@ class FileRows(Rows):
         table: the rows one after another, of each its entry, name, listed name, number of images, images and targets,
             as bytes between zeros, which no name of a file holds.
         ends: (N + 1,) where the rows begin and end.
+        sizes: (F,) int64, the bytes of each file, row by row; -1 for one that is not there. Files that a row shares
+            with the row before count once.
     """
 
     def __init__(
@@ -187,17 +191,30 @@ class FileRows(Rows):
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
         self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
+        above_images, above_targets = self.prefixes
         texts: list[bytes] = []
         folders_below: set[str] = set()
+        sizes_and_times = array("q")
+        earlier_targets: Files = ()
         for row in rows:
             cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
             texts.append(row.entry + b"\0" + os.fsencode("\0".join(cells)))
+            paths = [above_images + file for file in row.images if file]
+            if row.targets != earlier_targets:
+                earlier_targets = row.targets
+                paths += [above_targets + file for file in row.targets if file]
+            for path in paths:
+                sizes_and_times.extend(size_and_time(path))
             folders_below.update(map(os.path.dirname, row.images[:1]))
         self.image_folders = {(self.folders[0], below) for below in folders_below}
         self.table = b"".join(texts)
-        self.ends = np.cumsum([0, *map(len, texts)])
+        self.ends = array("q", accumulate(map(len, texts), initial=0))
+        self.sizes = np.array(sizes_and_times[::2])
         self.sources = sources
         self.options = options
+        made_from = repr((sources.__name__, options)).encode()
+        # a key of the names, sizes and times of all files, and of what is made from them
+        self.digest = digest(made_from + self.table, sizes_and_times.tobytes())
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -217,20 +234,12 @@ class FileRows(Rows):
         return FileRow(name, tuple(images), tuple(targets), listed, entry)
 
     def name(self, i: int) -> str:
-        return self._row(i).name
+        _, name, _ = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0", 2)
+        return os.fsdecode(name)
 
     def listed_name(self, i: int) -> str:
         row = self._row(i)
         return row.listed or row.name
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of what is made from them."""
-        paths: dict[str, None] = {}
-        for row in map(self._row, range(len(self))):
-            paths.update(dict.fromkeys(row.images + row.targets))
-        paths.pop("", None)
-        return digest_of_files(paths, repr((self.sources.__name__, self.options)).encode() + self.table)
 
 
 class StreamRows(Rows):
@@ -418,6 +427,13 @@ class Records:
         if self.label_numbers is None:
             return []
         return list(map(self.name, np.flatnonzero(self.label_numbers == UNLISTED).tolist()))
+
+    def pair_sizes(self) -> np.ndarray | None:
+        """(N, 2) the bytes of the files of image and target; None if records are something else than two files."""
+        rows = self.rows
+        if self.steps or not isinstance(rows, FileRows) or rows.sources is not first_files:
+            return None
+        return rows.sizes.reshape(-1, 2)[self.indices] if len(rows.sizes) == 2 * len(rows) else None
 
     def open_here(self) -> None:
         """Make the records readable in this process, which has received them from another, maybe on another machine.

@@ -23,6 +23,7 @@ from data_utils.sources.folder import (
     MASK_WORDS,
     DataFolder,
     files_below,
+    natural_order,
     natural_sort_key,
     split_folders,
     stems_of,
@@ -133,7 +134,7 @@ def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> 
     names = [os.path.basename(_with_word(volume_stem(path))) for path in paths]
     for pattern in mask_patterns(config.mask_suffix):
         if any(map(pattern.fullmatch, names)):
-            files = {_with_word(stem): path for stem, path in stems_of(paths, "files", folder).items()}
+            files = {_with_word(stem): path for stem, path in stems_of(natural_order(paths), "files", folder).items()}
             sorted_files = sort_by_words(files, pattern)
             words = sorted_files.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
             if words and sorted_files.doubles:

@@ -6,7 +6,7 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import AnnotationFormat, holds_pictures
-from data_utils.sources.folder import DataFolder, files_by_stem, files_in
+from data_utils.sources.folder import DataFolder, files_by_stem, holds_files
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
@@ -49,7 +49,7 @@ def are_masks(images: Path, masks: Path) -> bool:
     """
     if not holds_pictures(masks, MASK_SUFFIXES):
         return False
-    if not files_in(masks, ANNOTATION_SUFFIXES):
+    if not holds_files(masks, ANNOTATION_SUFFIXES):
         return True
     try:
         image_files = files_by_stem(images, "images", MASK_SUFFIXES)

@@ -31,6 +31,7 @@ from data_utils.sources.folder import (
     DataFolder,
     files_by_stem,
     files_in,
+    holds_files,
     natural_sort_key,
     split_folders,
 )
@@ -146,10 +147,10 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
     folders = {} if folder.has_masks else split_folders(folder.root, folder.named_splits)
     for name, split_folder in folders.items():
         images = folder_in(split_folder, IMAGE_FOLDERS)
-        annotations = next(filter(_holds_polygons, (split_folder, folder.root)), None)
+        annotations = next((each for each in (split_folder, folder.root) if holds_files(each, SUFFIXES)), None)
         common_files = sorted(files_in(annotations, SUFFIXES)) if annotations else []
         annotations = annotations or folder_in(split_folder, MASK_FOLDERS)
-        if images is None or annotations is None or not _holds_polygons(annotations):
+        if images is None or annotations is None or not holds_files(annotations, SUFFIXES):
             splits = {}
             break
         splits[name] = images, annotations, common_files
@@ -159,10 +160,6 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
             " images; leave it out"
         )
     return split_openers(splits, _open, folder.config)
-
-
-def _holds_polygons(folder: Path) -> bool:
-    return bool(files_in(folder, SUFFIXES))
 
 
 def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataConfig) -> Records:

@@ -25,7 +25,8 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     """Print the table of all scores and the worst images; return the content of metrics.json."""
     score_name = next(iter(scores.brief()))  # the score that sorts images
     images = [image.report for image in scored]
-    by_image = sorted(images, key=lambda image: (_order(image[score_name]), image["image"]))
+    # the worst come first, those without a score last
+    by_image = sorted(images, key=lambda image: (image[score_name] is None, image[score_name] or 0.0, image["image"]))
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     boundaries = [image.boundary for image in scored if image.boundary]
     if boundaries:
@@ -50,8 +51,3 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     for image in by_image[:WORST_SHOWN]:
         say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
     return report
-
-
-def _order(score: float | None) -> tuple[bool, float]:
-    """The key to sort images by: the worst come first, those without a score last."""
-    return score is None, score or 0.0

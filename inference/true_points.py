@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from os.path import commonprefix
 from pathlib import Path
 
 from data_utils.image_io.volumes import volume_stem
@@ -82,9 +83,4 @@ def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: S
 
 def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
     """The number of parts at the end of two paths that agree."""
-    count = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    return len(commonprefix([tuple(reversed(first)), tuple(reversed(second))]))

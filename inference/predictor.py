@@ -40,7 +40,6 @@ from tasks.prediction import Prediction
 from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig
-from unet.model import UNet
 
 WINDOW_MEMORY = 2**27  # bytes; an image with more logits, at its own size, is predicted in windows
 
@@ -86,7 +85,7 @@ class Predictor:
     """A model with its preprocessing: `Predictor.from_pretrained("runs/x/model")("cell.png").mask`.
 
     Args:
-        model: the network, or a source that `load_network` takes: "runs/x/model", "model.onnx".
+        network: a `UNet` or an `OnnxNetwork`.
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image that fits is computed whole.
         tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
@@ -96,20 +95,15 @@ class Predictor:
 
     def __init__(
         self,
-        model: UNet | str | Path,
+        network: nn.Module,
         *,
-        ensemble: Sequence[UNet | str | Path] = (),
+        ensemble: Sequence[nn.Module] = (),
         tile_size: int | None = None,
         overlap: int | None = None,
         tta: bool | None = None,
     ) -> None:
-        networks: list[nn.Module] = []
-        for network in [model, *ensemble]:
-            if isinstance(network, str | Path):
-                network = load_network(network)
-            networks.append(network)
-        self.networks = [network.eval() for network in networks]
-        self.configs: list[UNetConfig] = [network.config for network in networks]
+        self.networks = [member.eval() for member in (network, *ensemble)]
+        self.configs: list[UNetConfig] = [member.config for member in self.networks]
         self.config = self.configs[0]
         self.tile_size = tile_size
         self.overlap = overlap

@@ -30,8 +30,8 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     boundaries = [image.boundary for image in scored if image.boundary]
     if boundaries:
-        report["boundary"] = boundary_report(boundaries)
-    say(scores.table(report.get("boundary")))
+        report["boundary"] = scores.boundary = boundary_report(boundaries)
+    say(scores.table())
     calibration = calibration_report(scores.reliability)
     if calibration:
         report["calibration"] = calibration

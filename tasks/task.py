@@ -27,6 +27,7 @@ class Scores(ABC):
         by_image: (images, ...), zero for images that were not added; adds up over processes. If a subclass does not
             say otherwise, its first column is the compared score of each image.
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
+        boundary: the scores of boundaries that tables show too, by key; None if they are not scored.
     """
 
     compared: ClassVar[Column]
@@ -34,6 +35,7 @@ class Scores(ABC):
     recorded_by_name: Sequence[str] = ()
     has_background: ClassVar[bool] = True
     reliability: Tensor | None = None
+    boundary: dict[str, Any] | None = None
 
     def __init__(self, sums: Tensor, by_image: Tensor) -> None:
         self.sums = sums
@@ -117,8 +119,8 @@ class Scores(ABC):
         """The content of metrics.json except the images."""
         return self.values
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        """The tables of all scores, with those of boundaries if they are given."""
+    def score_tables(self) -> list[Table]:
+        """The tables of all scores."""
         return []
 
     @property
@@ -140,9 +142,9 @@ class Scores(ABC):
             line += f"; {self.remark}"
         return line
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        """All scores as lines of plain text, with those of boundaries if they are given."""
-        return "\n".join([*map(as_text, self.score_tables(boundary)), self.summary()])
+    def table(self) -> str:
+        """All scores as lines of plain text."""
+        return "\n".join([*map(as_text, self.score_tables()), self.summary()])
 
     def to_json(self) -> dict[str, Any]:
         """The scores in the form of a checkpoint; `Task.scores_from_json` reads them."""

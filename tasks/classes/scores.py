@@ -60,8 +60,8 @@ class ClassMeans(Scores):
         is_unfound = (self.counts.truth > 0) & (self.counts.hits == 0)
         return [self.names[index] for index in is_unfound.nonzero()[:, 0].tolist()]
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        values = self.values | (boundary or {})
+    def score_tables(self) -> list[Table]:
+        values = self.values | (self.boundary or {})
         return [class_table("Classes", "class", self.names, values, self.counts, errors=self.shows_errors)]
 
 
@@ -139,8 +139,8 @@ class PartlyLabeledScores(ClassScores):
         hits, truth, predicted, _ = self.sums[:, -COUNTS:].T
         return ClassCounts(hits, truth, predicted)
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        (table,) = super().score_tables(boundary)
+    def score_tables(self) -> list[Table]:
+        (table,) = super().score_tables()
         note = "Each class is scored on the images that are labeled for it."
         pixels = self.sums[:, -1].tolist()
         unscored = []

@@ -124,7 +124,7 @@ class LandmarkScores(Scores):
             columns.append(Column("presence_auroc", "AUROC of presence"))
         return columns
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+    def score_tables(self) -> list[Table]:
         rows = list(self.by_name().items())
         return [Table("Landmarks", "landmark", score_columns(self.unit), rows, ("all", self.values))]
 

@@ -265,7 +265,7 @@ class ObjectScores(Scores):
     def unfound(self) -> list[str]:
         return [name for name, scores in self.by_name().items() if scores["objects"] and not scores["found"]]
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+    def score_tables(self) -> list[Table]:
         values = self.values
         sizes = []
         by_size = zip(size_labels(), values["found_by_size"], values["objects_by_size"], strict=True)

@@ -141,8 +141,8 @@ class RegionScores(OverlapScores):
         labels = {"labels": self.labels, **self.label_values, "tables": self.sums[len(self.names) :].tolist()}
         return {**super().report(), "of_labels": labels}
 
-    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
-        (regions,) = super().score_tables(boundary)
+    def score_tables(self) -> list[Table]:
+        (regions,) = super().score_tables()
         counts = foreground_counts(self.sums[len(self.names) :])
         labels = class_table("Written labels", "label", self.labels, self.label_values, counts, errors=True)
         return [regions._replace(title="Regions", first="region"), labels]

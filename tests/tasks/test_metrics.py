@@ -115,7 +115,9 @@ BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou
 
 
 def test_a_table_has_a_row_of_scores_for_each_class():
-    (table,) = ClassScores(("a", "b"), MATRIX, torch.zeros(0, 1)).score_tables(BOUNDARY)
+    scores = ClassScores(("a", "b"), MATRIX, torch.zeros(0, 1))
+    scores.boundary = BOUNDARY
+    (table,) = scores.score_tables()
     assert table.cells() == [
         ["class", "IoU", "Dice", "bound. IoU", "HD95 (px)", "precision", "recall", "pixels"],
         ["a", "0.7500", "0.8571", "0.5000", "2.0000", "1.0000", "0.7500", "4"],

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 
 from data_utils.image_io.volumes import volume_stem
@@ -83,4 +83,5 @@ def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: S
 
 def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
     """The number of parts at the end of two paths that agree."""
-    return len(commonprefix([tuple(reversed(first)), tuple(reversed(second))]))
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

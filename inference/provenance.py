@@ -31,7 +31,9 @@ def provenance_of(args: PredictSettings) -> dict:
 
 
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
-    """Write the provenance of the masks into their folder. Raises DataError if the folder has another one already.
+    """Write the provenance of the masks into their folder.
+
+    Raises DataError if the folder has another one already, and if nothing can be written there.
 
     With `overwrite` the folder holds old and new masks for a while: the record is not `complete` until all new masks
     are written.
@@ -42,7 +44,10 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
             f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
             " that did not finish; choose another folder, or give --overwrite"
         )
-    _record(output, provenance | {"complete": not overwrite})
+    try:
+        _record(output, provenance | {"complete": not overwrite})
+    except OSError as error:
+        raise DataError(f"--output {output}: {RECORD} cannot be written ({error.strerror})") from error
 
 
 def is_recorded(output: Path) -> bool:

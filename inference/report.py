@@ -6,6 +6,7 @@ import numpy as np
 
 from runtime.console import say
 from tasks.calibration import calibration_report
+from tasks.confusion import score_text
 from tasks.scoring.areas import area_report, area_table
 from tasks.scoring.boundary import BoundaryScores, boundary_report, case_report, case_table
 from tasks.task import Scores
@@ -49,5 +50,5 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     else:
         say("the image:")
     for image in by_image[:WORST_SHOWN]:
-        say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
+        say(f"{compared_by} {score_text(image[score_name])}, {image['image']}")
     return report

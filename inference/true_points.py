@@ -20,7 +20,7 @@ from tasks.job import Job, PointRow
 def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Job]]) -> list[Job]:
     """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
 
-    Raises DataError for inputs that the table does not list.
+    Raises DataError for inputs that the table does not list, and for points of volumes beside images, or the reverse.
 
     Args:
         path: the file or folder of true points.
@@ -35,6 +35,9 @@ def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Jo
     for pages in inputs:
         folders = without_image_roots(input_stem(pages).parent.parts)
         for job in pages:
+            axes = 2 if job.volume is None else 3
+            if table.axes != axes:
+                raise DataError(f"--truth {path}: lists points of {table.axes} axes, and {job.name} has {axes}")
             stem = _stem(str(job.image))
             candidates = rows.get(stem) or rows.get(case_name(stem), [])
             found = _find_row(table.images, candidates, job.image, folders)

@@ -11,6 +11,7 @@ import torch
 from inference.export.graph import ExportedNetwork, describe
 from inference.export.proof import Answer, check_answers, expected_logits, import_package, proof_images
 from inference.models import PREPARE, open_session
+from runtime.errors import SettingsError
 from runtime.files import replace_path
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -26,6 +27,8 @@ def export_onnx(model: UNet, path: Path) -> None:
     The metadata hold the content of config.json under `config`. Raises ModelError, and writes no file, if onnxruntime
     does not answer as `Predictor` does.
     """
+    if path.suffix != ".onnx":
+        raise SettingsError(f"{path}: the name must end in .onnx")
     model = model.cpu().float().eval()
     with replace_path(path) as temporary:
         write_onnx(model, temporary)

@@ -80,7 +80,8 @@ class PointFormat(PredictionFormat):
             written = from_pixels(positions, self.task.space, (size[0], size[1]))
         else:
             written = from_voxels(positions, self.task.space, read_volume_header(job.volume, job.name))
-        entry = ImagePoints(job.image.name, job.image.name, None if job.volume is not None else (size[0], size[1]))
+        image_name = _text(job.image.name)
+        entry = ImagePoints(image_name, image_name, None if job.volume is not None else (size[0], size[1]))
         columns = zip(
             self.task.names, written.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True
         )
@@ -129,10 +130,15 @@ class PointFormat(PredictionFormat):
         tables = []
         for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
-            entries = [replace(entry, image=job.relative_name) for entry in table.entries]
+            entries = [replace(entry, image=_text(job.relative_name)) for entry in table.entries]
             tables.append(replace(table, entries=entries, names=self.task.names))
         with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
+
+
+def _text(name: str) -> str:
+    """The name of a file for a file of UTF-8: bytes of another encoding are written as numbers."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def read_prediction(table: PointTable, job: Job) -> np.ndarray:

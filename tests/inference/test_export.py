@@ -207,6 +207,7 @@ def test_all_kinds_of_models_are_proved(config, tmp_path):
     [
         (".", "is a folder, and --to onnx writes a file"),
         ("lost/model.onnx", "/lost is not there"),
+        ("model.zip", "the name must end in .onnx"),
         ("kept.onnx", "is there already; choose another, or give --overwrite"),
     ],
 )

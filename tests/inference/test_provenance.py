@@ -1,9 +1,11 @@
 """Which models and settings made the masks of a folder, and whether all of them are there."""
 
+import errno
 import json
 import re
 from argparse import Namespace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support.prediction import network_of, settings_of, writer_of
@@ -115,6 +117,13 @@ def test_a_record_that_is_damaged_or_of_somebody_else_is_replaced(tmp_path, text
     other = {"models": {"me/dirt": None}, "complete": True}
     with pytest.raises(DataError, match="holds masks of another model"):
         record_provenance(tmp_path, other, overwrite=False)
+
+
+def test_a_disk_that_takes_no_record_is_a_one_line_error(output, monkeypatch):
+    """As a full disk does, which takes the empty file that the folder is tried with."""
+    monkeypatch.setattr("runtime.files.sync", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(DataError, match=r"predict\.json cannot be written \(No space left on device\)"):
+        record_provenance(output, {"models": {"me/cells": None}, "complete": True}, overwrite=False)
 
 
 def test_a_record_that_is_damaged_is_not_completed(tmp_path):

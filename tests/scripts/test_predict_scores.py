@@ -144,6 +144,8 @@ def test_a_report_has_images_from_the_worst_to_those_without_a_score_and_names_f
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
+    print_scores(SCORES, "mean IoU", scored_images({"none": None}))
+    assert capsys.readouterr().out.splitlines()[-1] == "mean IoU n/a, none"
 
 
 def test_a_file_of_all_images_that_cannot_be_written_is_a_line(tmp_path):

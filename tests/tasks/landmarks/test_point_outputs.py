@@ -4,6 +4,7 @@ Modules: tasks/landmarks/write.py.
 """
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,8 +178,8 @@ def write_at(output_format: PointFormat, job: Job, position: float) -> None:
 
 @pytest.fixture
 def written_jobs(tmp_path) -> list[Job]:
-    """Two images whose points are written, at 7 and 8, and one that has failed."""
-    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "failed")]
+    """Two images whose points are written, at 7 and 8, and one that has failed; the name of the second is no UTF-8."""
+    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", os.fsdecode(b"sub/b\xff"), "failed")]
     for job, position in zip(jobs[:2], (7.0, 8.0), strict=True):
         write_at(PointFormat(landmarks("long", "pixels")), job, position)
     return jobs
@@ -195,7 +196,7 @@ def test_points_of_all_images_that_are_written_stand_in_one_table(tmp_path, writ
     lines = [line for line in first.read_text().splitlines() if ",ear," not in line]
     first.write_text("\n".join(lines))
     table = joined_table(tmp_path, written_jobs)
-    assert table.images == ("a.tif", "sub/b.tif")
+    assert table.images == ("a.tif", r"sub/b\udcff.tif")
     assert table.names == ("nose", "ear", "tail")
     assert table.positions[:, 0].tolist() == [[7, 7], [8, 8]]
     assert table.positions[:, 2].tolist() == [[7, 7], [8, 8]]

@@ -122,6 +122,12 @@ def test_true_points_that_are_missing_are_counted_with_the_first_image(tmp_path,
         with_truths(jobs, noses, TASK)
 
 
+def test_true_points_of_volumes_are_not_those_of_an_image(tmp_path):
+    (tmp_path / "t.csv").write_text("image,landmark,x,y,z\na.png,nose,1,2,3\n")
+    with pytest.raises(DataError, match=r"t\.csv: lists points of 3 axes, and .*a\.png has 2"):
+        with_truths([image_at(tmp_path, "a.png")], tmp_path / "t.csv", TASK)
+
+
 def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
     with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
         with_truths([image_at(tmp_path, "b.tif")], noses, replace(TASK, names=("tail", "ear")))

@@ -85,4 +85,6 @@ def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
     for suffix, open_format in FORMATS.items():
         if path.lower().endswith(suffix):
             return open_format(path)
+    if not path.lower().endswith(STACK_SUFFIXES):
+        raise ValueError(f"it is none of {', '.join((*VOLUME_SUFFIXES, *STACK_SUFFIXES))}")
     return StackVolume(path, spacing)

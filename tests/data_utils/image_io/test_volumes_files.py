@@ -233,6 +233,12 @@ def test_a_missing_file_is_a_one_line_error(tmp_path):
         read_volume(source(tmp_path / "none.nii.gz"), "a")
 
 
+def test_a_picture_is_named_as_no_volume(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"^a cannot be read \(it is none of \.nii, "):
+        read_volume(source(tmp_path / "a.png"), "a")
+
+
 @pytest.mark.parametrize(("label", "message"), BROKEN_LABELS.values(), ids=BROKEN_LABELS)
 def test_a_label_that_is_none_is_a_one_line_error(tmp_path, label, message):
     image, mask = write_nifti(tmp_path / "a.nii.gz", IMAGE), write_nifti(tmp_path / "l.nii.gz", label)

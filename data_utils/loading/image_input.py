@@ -22,10 +22,15 @@ from unet.config import Preprocess
 
 CHUNK_ROWS = 128  # output rows that are resized at once, at most
 CHUNK_VALUES = 2**22  # numbers in these rows
+COLORS = 3  # channels of a color image, in which grey looks as it is
 
 
 class PixelTypeWarning(UserWarningLine):
     """A warning that images have another pixel type than the images that the model was trained on."""
+
+
+class ChannelsWarning(UserWarningLine):
+    """A warning that the only channel of images takes the place of several bands."""
 
 
 class ImageInput:
@@ -112,13 +117,20 @@ class ImageInput:
         return self._fit(read_image(self.picture, self.name, box=self.picture.rows(top, bottom)))
 
     def _fit(self, pixels: np.ndarray) -> np.ndarray:
-        """Pixels (H, W, C) with the model's channels; a warning, once, for another type than it was trained on."""
+        """Pixels (H, W, C) with the model's channels; a warning, once, for what it was not trained on."""
         known_types = self.preprocess.pixel_types
         if known_types and str(pixels.dtype) not in known_types:
             warnings.warn(
                 f"images hold {pixels.dtype} pixels, but the model was trained on {' and '.join(known_types)}:"
                 " results are meaningless unless you store them like the training images",
                 PixelTypeWarning,
+                stacklevel=2,
+            )
+        if pixels.shape[2] == 1 and self.channels not in (1, COLORS):
+            warnings.warn(
+                f"images hold one channel, which stands for each of the {self.channels} that the model takes:"
+                " results are meaningless unless training images were so too",
+                ChannelsWarning,
                 stacklevel=2,
             )
         pixels = fit_channels(pixels, self.channels, self.name)

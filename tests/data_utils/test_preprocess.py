@@ -13,7 +13,7 @@ from support.inputs import read_input
 
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.image_input import PixelTypeWarning, fit_channels
+from data_utils.loading.image_input import ChannelsWarning, PixelTypeWarning, fit_channels
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -178,3 +178,9 @@ def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
         warnings.simplefilter("error")
         read_input(GREY, preprocess, 1).whole()
         read_input(GREY.astype(np.uint16), Preprocess(), 1).whole()
+        read_input(GREY, preprocess, 3).whole()
+
+
+def test_one_channel_that_stands_for_several_bands_gets_a_warning():
+    with pytest.warns(ChannelsWarning, match="one channel, which stands for each of the 4 that the model takes"):
+        read_input(GREY, Preprocess(), 4).whole()

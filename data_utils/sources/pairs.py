@@ -77,13 +77,22 @@ def pair(
             yield FileRow(case if is_named_by_case else images[0], images, as_files(cases.masks[case]))
 
     def pairing_hint() -> str:
-        """What to do about names that do not match, first of all those that differ in upper and lower case alone."""
+        """What to do about names that do not match, first those that differ in case or in their folders alone."""
         text = "" if hint is None else hint()
+        images = [name for name in cases.images if name not in cases.masks]
         masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
-        for name in cases.images:
+        for name in images:
             mask = masks.get(name.casefold())
-            if mask and name not in cases.masks:
+            if mask:
                 return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
+        masks = {os.path.basename(name): name for name in masks.values()}
+        for name in images:
+            mask = masks.get(os.path.basename(name))
+            if mask:
+                return (
+                    f"{text}; image {name} and mask {mask} lie in different folders: arrange both alike or, if these"
+                    " are folders of classes, give --task overlapping"
+                )
         return text if text or paired else "; masks have the names of their images"
 
     return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)

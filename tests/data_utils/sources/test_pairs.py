@@ -31,6 +31,12 @@ def test_names_that_differ_in_case_alone_are_named():
         pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=False)
 
 
+def test_names_that_differ_in_their_folders_alone_are_named():
+    cases = Cases({"a": "a.png"}, {"cell/a": "cell/a.png", "core/a": "core/a.png"})
+    with pytest.raises(DataError, match=r"image a and mask core/a lie in different folders: .* --task overlapping"):
+        pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=False)
+
+
 def write_pages(folder, name: str, count: int) -> None:
     folder.mkdir(exist_ok=True)
     with tifffile.TiffWriter(folder / name) as tiff:

@@ -83,7 +83,7 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
     """
     record = run.info.val.records[index]
     image, name = record["image"], record["name"]
-    _, target, spacing = read_example(record, run.info.reader)
+    target, spacing = read_example(record, run.info.reader)[1:]  # a volume does not stay in memory
     labels = run.info.reader.shown_truth(target)
     if spacing is None:
         yield run.predictor(image, name).probabilities, labels

@@ -1,6 +1,7 @@
 """Masks and points on pictures, and slices of volumes: uint8, for prediction, trackers and the report."""
 
 import colorsys
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -219,45 +220,65 @@ def enlarge_picture(image: np.ndarray) -> tuple[np.ndarray, int]:
 def render_points(
     image: np.ndarray,
     predicted: np.ndarray,
-    is_found: np.ndarray,
     truth: np.ndarray | None = None,
-    is_true: np.ndarray | None = None,
-    colors: np.ndarray | None = None,
+    spacing: Sequence[float] | None = None,
 ) -> np.ndarray:
     """A picture (H, W[, C]) with points, uint8 (H', W', 3): discs for predictions, rings for truth, joined by lines.
 
+    Of a volume (D, H, W, C) it is the `orthogonal_slices` through the middle of the points. Every point is drawn on
+    each slice, however far before or behind the slice it lies.
+
     Args:
-        predicted, truth: (K, 2) positions (y, x) in pixels; the center of the first is 0.
-        is_found, is_true: (K,) bool, which points of each are drawn.
-        colors: (K, 3), by default the `point_colors`.
+        predicted, truth: (K, axes) positions in pixels, the center of the first is 0; points at NaN are not drawn.
+        spacing: (z, y, x) in mm, of a volume.
     """
+    colors = point_colors(len(predicted))
+    if truth is None:
+        truth = np.full_like(predicted, np.nan)
+    if spacing is not None:
+        size = image.shape[:3]
+        center = _middle_voxel(size, truth, predicted)
+        image = to_rgb(orthogonal_slices(image, center, spacing), value_limits(image[center[0]]))
+        predicted = _on_slices(predicted, size, spacing)
+        truth = _on_slices(truth, size, spacing)
+        colors = np.tile(colors, (3, 1))
     rgb, factor = enlarge_picture(to_rgb(image))
     picture = Image.fromarray(rgb)
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
-    if colors is None:
-        colors = point_colors(len(predicted))
-    found_spots = [_spot(position, factor) for position in predicted]
-    true_spots = {}
-    if truth is not None and is_true is not None:
-        true_spots = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
+    found_spots = _spots(predicted, factor)
+    true_spots = _spots(truth, factor)
     for number, spot in true_spots.items():
-        if is_found[number]:
+        if number in found_spots:
             ends = [spot, found_spots[number]]
             pen.line(ends, fill=(0, 0, 0), width=radius // 3 + 2)  # its edge, on bright ground
             pen.line(ends, fill=LINE_COLOR, width=radius // 3)
     for number, color in enumerate(colors.tolist()):
-        if is_found[number]:
+        if number in found_spots:
             _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
         if number in true_spots:
             _disc(pen, true_spots[number], radius + 2, outline=tuple(color), width=2)
     return np.asarray(picture)
 
 
-def _spot(position: np.ndarray, factor: int) -> tuple[float, float]:
-    """(x, y) in an enlarged picture of a position (y, x)."""
-    y, x = np.nan_to_num((position + 0.5) * factor - 0.5).tolist()
-    return x, y
+def _spots(points: np.ndarray, factor: int) -> dict[int, tuple[float, float]]:
+    """(x, y) in an enlarged picture of each position (y, x) that is drawn, by its number."""
+    spots = {}
+    for number, (y, x) in enumerate(((points + 0.5) * factor - 0.5).tolist()):
+        if math.isfinite(y + x):
+            spots[number] = (x, y)
+    return spots
+
+
+def _middle_voxel(size: Sequence[int], *alternatives: np.ndarray) -> list[int]:
+    """The voxel in the middle of the first points (K, 3) of which some are drawn; else that of the volume."""
+    middle = (np.array(size) - 1) / 2
+    for points in alternatives:
+        drawn = points[np.isfinite(points).all(axis=1)]
+        if len(drawn):
+            middle = drawn.mean(axis=0)
+            break
+    return middle.round().astype(int).clip(0, np.array(size) - 1).tolist()
 
 
 def _disc(pen: ImageDraw.ImageDraw, center: tuple[float, float], radius: int, **options: object) -> None:
@@ -300,41 +321,10 @@ def _slice_sides(size: Sequence[int], spacing: Sequence[float]) -> list[int]:
     return [max(1, round(length * mm / finest)) for length, mm in zip(size, spacing, strict=False)]
 
 
-def render_volume_points(
-    voxels: np.ndarray,
-    spacing: Sequence[float],
-    predicted: np.ndarray,
-    is_found: np.ndarray,
-    truth: np.ndarray | None = None,
-    is_true: np.ndarray | None = None,
-) -> np.ndarray:
-    """The `orthogonal_slices` of a volume (D, H, W, C) through the middle of its points, drawn as in `render_points`.
-
-    Every point is drawn on each slice, however far before or behind the slice it lies.
-    """
-    shown_points = predicted[is_found]
-    if truth is not None and is_true is not None and is_true.any():
-        shown_points = truth[is_true]
-    size = np.array(voxels.shape[:3])
-    middle = (size - 1) / 2
-    if len(shown_points):
-        middle = shown_points.mean(axis=0)
-    center = middle.round().astype(int).clip(0, size - 1)
-    image = to_rgb(orthogonal_slices(voxels, center.tolist(), spacing), value_limits(voxels[center[0]]))
-    true_spots = None
-    is_true_spot = None
-    if truth is not None and is_true is not None:
-        true_spots = _on_slices(truth, voxels.shape, spacing)
-        is_true_spot = np.tile(is_true, 3)
-    colors = np.tile(point_colors(len(predicted)), (3, 1))
-    spots = _on_slices(predicted, voxels.shape, spacing)
-    return render_points(image, spots, np.tile(is_found, 3), true_spots, is_true_spot, colors)
-
-
 def _on_slices(points: np.ndarray, size: Sequence[int], spacing: Sequence[float]) -> np.ndarray:
     """(3 K, 2): the points (K, 3) on each of the three `orthogonal_slices` of a volume, in pixels of their picture."""
     depth, height, width = _slice_sides(size, spacing)
-    scale = np.array([depth, height, width]) / size[:3]
+    scale = np.array([depth, height, width]) / size
     z, y, x = ((points + 0.5) * scale - 0.5).T
     row = height - 1 - y
     column = width - 1 - x

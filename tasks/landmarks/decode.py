@@ -35,14 +35,13 @@ class PredictedPoints(NamedTuple):
         """The columns of a prediction (K, n + 2)."""
         return cls(prediction[:, :-2], prediction[:, -2], prediction[:, -1])
 
-    @property
-    def is_found(self) -> np.ndarray:
-        """Whether each point is predicted to be in the image, (K,) bool."""
-        return self.presence >= FOUND
-
     def positions(self, size: Sequence[int]) -> np.ndarray:
         """The positions (K, n) in pixels of an image of `size`; the center of its first pixel is 0."""
         return self.shares * np.array(size) - 0.5
+
+    def found_positions(self, size: Sequence[int]) -> np.ndarray:
+        """The `positions`, NaN of points that are predicted not to be in the image."""
+        return np.where((self.presence >= FOUND)[:, None], self.positions(size), np.nan)
 
 
 class LandmarkDecoder(Decoder):

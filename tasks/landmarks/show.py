@@ -4,7 +4,7 @@ import numpy as np
 
 from data_utils.point_states import PRESENT
 from data_utils.sources.records import Record
-from tasks.drawing import enlarge_picture, point_colors, render_points, render_volume_points, to_rgb
+from tasks.drawing import enlarge_picture, point_colors, render_points, to_rgb
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
 from tasks.section import Section, read_example
@@ -41,11 +41,10 @@ class LandmarkSection(Section):
     def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
         """The image without and with its points; of a volume the planes through their middle, with the points."""
         points = PredictedPoints.from_prediction(pred)
-        image, truth, spacing = read_example(record, self.reader)
-        is_present = truth.states == PRESENT
-        if spacing is not None:
-            positions = points.positions(image.shape[:3])
-            picture = render_volume_points(image, spacing, positions, points.is_found, truth.points, is_present)
-            return {"truth and prediction": picture}
-        picture = render_points(image, points.positions(image.shape[:2]), points.is_found, truth.points, is_present)
-        return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
+        image, target, spacing = read_example(record, self.reader)
+        found = points.found_positions(image.shape[: points.shares.shape[1]])
+        truth = np.where((target.states == PRESENT)[:, None], target.points, np.nan)
+        pictures = {"truth and prediction": render_points(image, found, truth, spacing)}
+        if spacing is None:
+            pictures = {"image": enlarge_picture(to_rgb(image))[0], **pictures}
+        return pictures

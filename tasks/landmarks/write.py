@@ -21,7 +21,7 @@ from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, 
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
-from tasks.drawing import palette, render_points, render_volume_points
+from tasks.drawing import palette, render_points
 from tasks.job import OVERLAY, PROBABILITIES, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
@@ -93,12 +93,12 @@ class PointFormat(PredictionFormat):
 
     def _picture(self, image: PredictedImage, points: PredictedPoints) -> np.ndarray:
         """The image, or slices of the volume, with the points drawn on it."""
-        job, positions = image.job, points.positions(image.size)
+        job, found = image.job, points.found_positions(image.size)
         if job.volume is not None:
             voxels, header = read_volume(job.volume, job.name)
-            return render_volume_points(voxels, header.spacing, positions, points.is_found)
+            return render_points(voxels, found, spacing=header.spacing)
         assert image.picture is not None
-        return render_points(read_image(image.picture, job.name), positions, points.is_found)
+        return render_points(read_image(image.picture, job.name), found)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)

@@ -15,7 +15,6 @@ from tasks.drawing import (
     overlay,
     palette,
     render_points,
-    render_volume_points,
     to_rgb,
     value_limits,
 )
@@ -175,8 +174,10 @@ def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others
 
 @pytest.mark.parametrize("is_found", [True, False], ids=["found", "true"])
 def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_slice(is_found):
-    place, found = np.array([[1.0, 2.0, 6.0]]), np.array([is_found])
-    picture = render_volume_points(np.zeros((8, 8, 8, 1), np.uint8), (1.0, 1.0, 1.0), place, found, place, ~found)
+    points = [np.array([[1.0, 2.0, 6.0]]), np.full((1, 3), np.nan)]
+    if not is_found:
+        points.reverse()
+    picture = render_points(np.zeros((8, 8, 8, 1), np.uint8), *points, spacing=(1.0, 1.0, 1.0))
     # 16 x 16 voxels of 30 x 30 pixels: axial, to its right sagittal, below it coronal
     parts = (picture[:240, :240], picture[:240, 240:], picture[240:, :240])
     centers = [np.argwhere(part.any(axis=2)).mean(axis=0) for part in parts]
@@ -189,16 +190,16 @@ def test_a_point_of_a_volume_is_drawn_on_its_voxel_in_each_slice(is_found):
 def test_the_line_from_a_found_point_to_the_true_one_is_visible_on_any_ground(ground):
     found, true = np.array([[100.0, 100.0]]), np.array([[100.0, 200.0]])
     image = np.full((480, 480), ground, np.uint8)
-    across = render_points(image, found, np.array([True]), true, np.array([True]))[:, 150, 0]
+    across = render_points(image, found, true)[:, 150, 0]
     assert (across != ground).sum() in (1, 2)
 
 
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
     colors = [tuple(color) for color in palette(4)[1:].tolist()]
     image = np.zeros((480, 480), np.uint8)
-    predicted_points = np.array([[100.0, 100.0], [200.0, 100.0], [300.0, 100.0]])
-    true = np.array([[100.0, 200.0], [200.0, 200.0], [300.0, 200.0]])
-    picture = render_points(image, predicted_points, np.array([True, True, False]), true, np.array([True, False, True]))
+    found = np.array([[100.0, 100.0], [200.0, 100.0], [np.nan, np.nan]])
+    true = np.array([[100.0, 200.0], [np.nan, np.nan], [300.0, 200.0]])
+    picture = render_points(image, found, true)
     picture_colors = [
         [tuple(picture[row, column].tolist()) for column in (100, 150, 200, 205)] for row in (100, 200, 300)
     ]

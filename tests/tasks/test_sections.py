@@ -255,9 +255,10 @@ def test_true_and_predicted_points_are_drawn_on_their_image():
     prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.8, 0.9]])
     section = new_section(info)
     views = section.pictures(info.val.records[0], prediction)
-    is_found, is_nose = np.array([True, False, True]), np.array([True, False, False])
-    positions = prediction[:, :2] * (30, 40) - 0.5
-    expected = render_points(image, positions, is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
+    found = prediction[:, :2] * (30, 40) - 0.5
+    found[1] = np.nan
+    nowhere = (np.nan, np.nan)
+    expected = render_points(image, found, np.array([(3, 7), nowhere, nowhere]))
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image)[0])
 

@@ -24,7 +24,7 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import SettingsError
-from tasks.drawing import render_points, render_volume_points
+from tasks.drawing import render_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.write import PointFormat, read_prediction
@@ -107,7 +107,7 @@ def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
     pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
     picture = WindowedArray(pixels)
     write_logits(PointFormat(task), task, points_job, maps, (MASK, OVERLAY), picture=picture)
-    expected = render_points(pixels, POSITIONS, IS_FOUND)
+    expected = render_points(pixels, np.where(IS_FOUND[:, None], POSITIONS, np.nan))
     assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
 
 
@@ -148,9 +148,8 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     header = read_volume_header(job.volume, "v")
     positions = PredictedPoints.from_prediction(prediction).positions(job.size)
     np.testing.assert_allclose(positions[:2], [[1, 4, 5], [4, 2, 6]], atol=1e-3)
-    expected = render_volume_points(
-        np.zeros((*job.size, 1), np.float32), header.spacing, positions, np.array([True, True, False])
-    )
+    found = np.concatenate([positions[:2], np.full((1, 3), np.nan)])
+    expected = render_points(np.zeros((*job.size, 1), np.float32), found, spacing=header.spacing)
     assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
     written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
     np.testing.assert_allclose(written.positions[0, :2], from_voxels(positions, "LPS", header)[:2], atol=1e-3)

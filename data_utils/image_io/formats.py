@@ -269,7 +269,11 @@ def image_errors(name: str) -> Iterator[None]:
 
 def check_finite(pixels: np.ndarray, name: str) -> None:
     """Raises ImageError, with `name`, for pixels that are NaN or count as infinite; masked ones may be anything."""
-    if pixels.dtype.kind == "f" and not np.ma.filled(np.abs(pixels) < INFINITE_VALUE, True).all():
+    if pixels.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):  # to float16 the limit is infinite
+        are_finite = np.abs(pixels) < INFINITE_VALUE
+    if not np.ma.filled(are_finite, True).all():
         limit = f"numbers beyond {INFINITE_VALUE:g} count as infinite"
         raise ImageError(f"{name}: has pixels that are not numbers (NaN or infinite); {limit}")
 

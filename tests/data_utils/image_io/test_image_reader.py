@@ -72,6 +72,11 @@ def test_a_pixel_that_is_no_number_is_named(value):
         read_image(np.array([[[0, value]]], np.float32), "a")
 
 
+def test_numbers_of_16_bits_are_finite_without_a_warning(recwarn):
+    assert read_image(np.full((1, 2, 1), 65504, np.float16), "a").max() == 65504
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("array", "line"),
     [

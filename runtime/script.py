@@ -19,6 +19,7 @@ from runtime.redact import redact, shown
 from runtime.signals import raise_at_signals
 
 _PLAIN = warnings.formatwarning
+DISK_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENOSPC, errno.EROFS)
 LONGEST_SHOWN = 80  # characters of a path that is too long
 
 
@@ -42,10 +43,10 @@ def run_script(main: Callable[[], None]) -> None:
     except UserError as error:
         code = print_error(error)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        line = _describe_disk_error(error)
+        if line is None:
             raise
-        name = one_line(ValueError(error.filename), LONGEST_SHOWN)
-        code = print_error(SettingsError(f"{name}...: the path, or a name in it, is too long; choose a shorter one"))
+        code = print_error(SettingsError(line))
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
 
@@ -54,6 +55,16 @@ def run_script(main: Callable[[], None]) -> None:
             raise
         code = print_error(UserError(line))
     _leave(code)
+
+
+def _describe_disk_error(error: OSError) -> str | None:
+    """The line for an error of a path that no program can prevent; None for any other, such as a missing file."""
+    if error.errno == errno.ENAMETOOLONG:
+        name = one_line(ValueError(error.filename), LONGEST_SHOWN)
+        return f"{name}...: the path, or a name in it, is too long; choose a shorter one"
+    if error.errno in DISK_ERRORS and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return None
 
 
 def print_error(error: UserError) -> int:

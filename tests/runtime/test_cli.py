@@ -4,6 +4,7 @@ Modules: runtime/cli.py, runtime/script.py.
 """
 
 import argparse
+import errno
 import multiprocessing
 import os
 import signal
@@ -98,6 +99,11 @@ def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
 def test_a_name_that_is_too_long_is_a_one_line_error(fails_with, command):
     line = "xxx...: the path, or a name in it, is too long; choose a shorter one"
     fails_with(launch(*command.split(), "x" * 300), line, 1)
+
+
+def test_a_folder_that_may_not_be_read_is_a_one_line_error(end_of, capsys):
+    assert end_of(PermissionError(errno.EACCES, "Permission denied", "/data/a")) == 1
+    assert capsys.readouterr().err.endswith("error: /data/a: Permission denied\n")
 
 
 def test_another_runtime_error_is_a_bug(end_of):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from runtime.device import full_precision, widest_float
+from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.classes.scores import COUNTS, ClassScores, PartlyLabeledScores
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
@@ -77,6 +78,8 @@ class Classes(PixelsAndRegions):
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Classes":
+        if config.num_classes > IGNORE_INDEX:
+            raise ModelError(f"the model has {config.num_classes} classes, of which masks hold up to {IGNORE_INDEX}")
         names = config.preprocess.class_names
         if not names:
             values = config.preprocess.class_values or range(config.num_classes)

@@ -386,3 +386,8 @@ def test_what_is_no_image_is_told_what_an_image_is(image):
         ImageError, match=rf"is a {type(image).__name__}; give a path, bytes, a PIL image, or a NumPy array"
     ):
         predictor(image)
+
+
+def test_a_model_of_more_classes_than_a_mask_holds_is_refused():
+    with pytest.raises(ModelError, match="has 256 classes, of which masks hold up to 255"):
+        Predictor(UNet(UNetConfig(base_channels=1, depth=1, num_classes=256)))

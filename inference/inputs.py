@@ -158,6 +158,7 @@ def files_of_patterns(
         mask_suffix: the end of a mask's stem, which the stem of its image lacks; None for the usual ones.
     """
     files: list[StemmedFile] = []
+    slices_by_folder: dict[Path, list[StemmedFile]] = {}
     for pattern in patterns:
         found: list[StemmedFile] = []
         if in_sets and Path(pattern).is_dir():
@@ -167,7 +168,12 @@ def files_of_patterns(
         if truth is not None and not Path(pattern).is_file():
             is_true_mask = _below_test(_start_of_glob(Path(pattern)), truth)
             found = [file for file in found if not is_true_mask(file.path)] or found
-        files += found
+        if Path(pattern).is_file() and found[0].is_slice:  # a shell has made the names of all slices of a pattern
+            slices_by_folder.setdefault(Path(pattern).parent, []).extend(found)
+        else:
+            files += found
+    for folder, slices in slices_by_folder.items():
+        files += _with_series(slices, folder) if len(slices) > 1 else slices
     return _without_masks(list(dict.fromkeys(files)), mask_suffix)
 
 

@@ -240,7 +240,7 @@ def open_bands(source: BandSource, stack: ExitStack) -> WindowedImage:
     rasters = []
     for path in source.paths:
         if not is_tiff(path):
-            raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
+            raise ImageError(f"{path}: is no TIFF, and --bands of train.py chooses bands of TIFFs; convert the image")
         rasters.append(_open_bands_of(Path(path), source.page, stack))
     if source.bands:
         chosen = _choose_bands(rasters, source)

@@ -129,14 +129,15 @@ def test_every_series_of_a_folder_gets_a_segmentation_of_its_name(tmp_path, mode
     assert "3 of 3 masks are there already" in again.stdout
 
 
-def test_a_folder_of_one_series_a_pattern_and_a_file_name_the_same_series(tmp_path, model):
-    write_series(tmp_path / "case 7", VOXELS, LPS, [f"1.2.{k}" for k in range(SHAPE[2])])
+def test_a_folder_of_one_series_a_pattern_and_its_files_name_the_same_series(tmp_path, model):
+    slices = write_series(tmp_path / "case 7", VOXELS, LPS, [f"1.2.{k}" for k in range(SHAPE[2])])
     predict(model, tmp_path / "case 7", tmp_path / "folder")
     predict(model, tmp_path / "case*", tmp_path / "pattern")
     predict(model, tmp_path / "case 7" / "1*", tmp_path / "files")
+    run_predict("--model", model, "--input", *slices, "--output", tmp_path / "by shell")
     result = predict(model, tmp_path / "case 7", tmp_path / "named.dcm")
     assert result.returncode == 0, result.stderr
-    for path in ("folder/case 7.dcm", "pattern/case 7.dcm", "files/case 7.dcm", "named.dcm"):
+    for path in ("folder/case 7.dcm", "pattern/case 7.dcm", "files/case 7.dcm", "by shell/case 7.dcm", "named.dcm"):
         np.testing.assert_array_equal(marks_in_segmentation(tmp_path / path, LPS), LEVELS)
 
 

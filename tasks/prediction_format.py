@@ -13,7 +13,7 @@ from PIL import Image
 
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import PageFile, Segments, VolumeFile
-from data_utils.image_io.volumes import read_volume, read_volume_header, write_regions
+from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
@@ -217,18 +217,8 @@ class MaskFormat(PredictionFormat):
             return Prediction(mask.labels(folder))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
-        job = image.job
-        spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
-        with open_truth(job, image.size, self.reader) as mask:
-            return score_masks(
-                task,
-                image.prediction,
-                mask,
-                missing=image.missing,
-                boundary=boundary,
-                spacing=spacing,
-                folder=job.output.parent,
-            )
+        with open_truth(image, self.reader) as mask:
+            return score_masks(task, image, mask, boundary=boundary)
 
 
 def legend_of_shares(colors: np.ndarray, names: Sequence[str], shares: Sequence[float]) -> list[LegendEntry]:

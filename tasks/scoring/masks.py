@@ -13,7 +13,7 @@ from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
-from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
+from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import read_label_volume, read_volume_header, same_grid
 from data_utils.loading.image_input import hide_missing
 from data_utils.target import Target
@@ -21,7 +21,7 @@ from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
 from tasks.job import Job, MaskFile, PointRow
-from tasks.prediction import Prediction
+from tasks.prediction import PredictedImage
 from tasks.scoring.areas import count_areas
 from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
 from tasks.task import Scores, Task
@@ -105,8 +105,9 @@ def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
 
 
 @contextmanager
-def open_truth(job: Job, size: tuple[int, ...], reader: MaskReader) -> Iterator[OpenMask]:
-    """The true mask of a job, for a prediction of `size`. Raises DataError if it is of another image or grid."""
+def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[OpenMask]:
+    """The true mask of an image or volume. Raises DataError if it is of another image or grid."""
+    job, size = image.job, image.size
     assert job.truth is not None
     assert not isinstance(job.truth, PointRow)
     if job.volume is not None:
@@ -146,32 +147,21 @@ def _open_true_volume(job: Job, reader: MaskReader) -> OpenMask:
     return OpenMask(truth, header.size, reader.target_from_volume(values, truth).at)
 
 
-def score_masks(
-    task: Task,
-    prediction: Prediction,
-    truth: OpenMask,
-    *,
-    missing: np.ndarray | None = None,
-    boundary: bool = False,
-    spacing: Spacing | None = None,
-    folder: Path | None = None,
-) -> Score:
-    """The score of a prediction.
+def score_masks(task: Task, image: PredictedImage, truth: OpenMask, *, boundary: bool = False) -> Score:
+    """The score of a prediction; where the image holds no data, the truth is unknown.
 
     If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
 
     Args:
-        missing: (H, W) bool, pixels without data, which are unknown.
         boundary: whether boundaries of images, or surfaces of volumes, are scored too.
-        spacing: (z, y, x) in mm, of a volume.
-        folder: where large arrays lie in files.
     """
-    labels, certainty = prediction.labels, prediction.certainty
+    job, missing = image.job, image.missing
+    labels, certainty = image.prediction.labels, image.prediction.certainty
     scores = task.new_scores(1)
     pred = true = None
     if task.has_exclusive_classes:
-        pred = zeros(truth.size, "uint8", folder)
-        true = zeros(truth.size, "uint8", folder)
+        pred = zeros(truth.size, "uint8", job.output.parent)
+        true = zeros(truth.size, "uint8", job.output.parent)
     for part in truth.parts:
         target = truth.read(part)
         under = _pixels_under(part, truth.size, labels.shape)
@@ -190,6 +180,7 @@ def score_masks(
             scores.add_reliability(task.count_certainty(part_certainty, preds, batch))
         release(labels, missing, certainty, pred, true)
     scores.finish_image(0)
+    spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
     boundaries = areas = None
     if pred is not None and true is not None:
         areas = count_areas(pred, true, task.outputs)

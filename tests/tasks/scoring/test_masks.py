@@ -10,7 +10,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from support.prediction import matrix_of, score_labels
+from support.prediction import image_job, matrix_of, score_labels
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
@@ -39,6 +39,11 @@ def true_mask(truth: np.ndarray) -> OpenMask:
     return OpenMask("truth.png", truth.shape, lambda part: ClassTarget(truth[part]))
 
 
+def predicted(labels: np.ndarray, missing: np.ndarray | None = None, **fields: object) -> PredictedImage:
+    """An image with a prediction; `fields` holds further fields of it."""
+    return PredictedImage(image_job(Path("out")), labels.shape, Prediction(labels, **fields), missing=missing)
+
+
 def pixels_under(size: tuple[int, int]) -> tuple:
     """The index of the pixels of 7 x 5 under the centers of those of an image of `size`."""
     sides = zip((7, 5), size, strict=True)
@@ -51,11 +56,11 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts(size):
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     certainty = rng.random((7, 5)).astype(np.float32)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
-    score = score_masks(TASK, Prediction(pred, certainty=certainty), true_mask(truth), boundary=True)
+    score = score_masks(TASK, predicted(pred, certainty=certainty), true_mask(truth), boundary=True)
     under = pixels_under(size)
     assert score.scores.sums.tolist() == matrix_of(pred[under], truth)
     assert score.entry["boundary_iou"] == boundary_scores(pred[under], truth, 3).to_json()["boundary_iou"]
-    whole = score_masks(TASK, Prediction(pred[under], certainty=certainty[under]), true_mask(truth))
+    whole = score_masks(TASK, predicted(pred[under], certainty=certainty[under]), true_mask(truth))
     assert torch.equal(score.scores.reliability, whole.scores.reliability)
     assert np.array_equal(score.areas, whole.areas)
 
@@ -66,8 +71,8 @@ def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_coun
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     missing = rng.random((7, 5)) < 0.4
     truth = rng.integers(0, 3, size, np.uint8)
-    prediction = Prediction(pred, certainty=np.full((7, 5), 0.9, np.float32))
-    scores = score_masks(TASK, prediction, true_mask(truth), missing=missing).scores
+    image = predicted(pred, missing, certainty=np.full((7, 5), 0.9, np.float32))
+    scores = score_masks(TASK, image, true_mask(truth)).scores
     under = pixels_under(size)
     assert scores.sums.tolist() == matrix_of(pred[under], np.where(missing[under], 255, truth))
     assert scores.reliability[:, 0].sum() == (~missing[under]).sum()
@@ -80,8 +85,8 @@ def test_each_class_that_overlaps_is_as_sure_as_under_the_centers_of_true_pixels
     truth = OverlapTarget(np.full((3, 2), 2, np.int32), np.full((3, 2), 3, np.int32))
     mask = OpenMask("truth.png", (3, 2), truth.at)
     task = Overlapping(("a", "b"))
-    scores = score_masks(task, Prediction(pred, certainty=certainty), mask).scores
-    whole = score_masks(task, Prediction(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
+    scores = score_masks(task, predicted(pred, certainty=certainty), mask).scores
+    whole = score_masks(task, predicted(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
     assert torch.equal(scores.reliability, whole.reliability)
     assert scores.reliability[:, 0].sum() == 12  # 6 pixels of 2 classes
 
@@ -90,7 +95,7 @@ def test_an_object_that_lies_in_several_parts_is_one():
     ids = np.zeros((600, 3), np.int32)
     ids[1:500, :2] = 7
     truth = ObjectTarget((ids > 0).astype(np.uint8), ids)
-    score = score_masks(Objects(), Prediction(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
+    score = score_masks(Objects(), predicted(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
     assert score.entry == {"ap50": 1, "objects": 1, "predicted": 1, "found": 1, "split": 0, "merged": 0}
     assert score.areas is None
 

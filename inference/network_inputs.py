@@ -52,7 +52,7 @@ def check_takes_images(config: UNetConfig, name: str) -> None:
         raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
 
-def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int) -> NetworkInputs:
+def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) -> NetworkInputs:
     """The input of each network; the image is read once for all networks that need the same detail."""
     decoded: dict[Hashable, WindowedArray] = {}
     tensors = []
@@ -62,7 +62,7 @@ def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str, pa
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
             source = as_model_reads(image, preprocess)
-            decoded[detail] = decode_image(source, name, page, draft_for=preprocess)
+            decoded[detail] = decode_image(source, name, draft_for=preprocess)
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))

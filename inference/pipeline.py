@@ -52,12 +52,12 @@ class PredictionPipeline:
         """
         if job in self.finished_jobs or job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
-        inputs = self.predictor.inputs(job.source, job.name, job.page)
+        inputs = self.predictor.inputs(job.source, job.name)
         if not self.requested.shows_image:
             return inputs._replace(pixels=None)
         pixels = inputs.pixels
         if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
-            pixels = read_image(job.source, job.name, job.page)
+            pixels = read_image(job.source, job.name)
         return inputs._replace(pixels=to_rgb(pixels))
 
     def _compute(self, batch: list[ReadJob]) -> list[Finish]:
@@ -94,7 +94,7 @@ class PredictionPipeline:
 
     def _predict_in_windows(self, job: Job) -> Score | None:
         """Predict, write and score an image that may be too large for memory."""
-        with open_source(job.source, page=job.page) as picture:
+        with open_source(job.source) as picture:
             if not picture.decodes_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.formats import ImageSource, PageFile, VolumeFile
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
@@ -188,7 +188,9 @@ class Predictor:
         """The prediction of an image or volume, in memory, and its size."""
         volume = as_volume(image)
         if volume is None:
-            inputs = self.inputs(image, name, page)
+            if page and isinstance(image, str | Path | bytes):
+                image = PageFile(image, page)
+            inputs = self.inputs(image, name)
             return self.decode(self.logits_of_batch([inputs]), inputs.size, None, name, wanted=wanted), inputs.size
         header = read_volume_header(volume, name)
         strips = self.strips(volume, name)
@@ -255,9 +257,9 @@ class Predictor:
         """The device of the networks."""
         return self.networks[0].mean.device
 
-    def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> NetworkInputs:
+    def inputs(self, image: ImageSource, name: str = "image") -> NetworkInputs:
         """The inputs of the networks, read by `read_inputs`."""
-        return read_inputs(image, self.configs, name, page)
+        return read_inputs(image, self.configs, name)
 
     @torch.inference_mode()
     def logits_of_batch(self, batch: Sequence[NetworkInputs]) -> list[Tensor]:

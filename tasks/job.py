@@ -90,7 +90,9 @@ class Job:
 
     @property
     def source(self) -> Path | BandSource | PageFile:
-        """The source of an image; `page` is the page in it."""
+        """The source of an image."""
+        if self.stored is None and self.page:
+            return PageFile(str(self.image), self.page)
         return self.stored or self.image
 
     @property

@@ -114,7 +114,7 @@ class PageFile(NamedTuple):
 
     Args:
         path: its path, or its bytes.
-        page: None for the page that the caller asks for.
+        page: None for the first one of a file that is used as a whole.
         reads_place: whether a TIFF may have a place in the world; else it is a picture, whatever its tags say.
         more_channels: further pages, if each page is a channel of one image.
     """

@@ -49,8 +49,8 @@ class DecodedMask(NamedTuple):
 
 
 @contextmanager
-def open_source(source: Readable | None, name: str = "", page: int = 0) -> Iterator[WindowedImage]:
-    """The image (a page of a TIFF) of a source, not decoded yet; windows of it are read from the file if they can be.
+def open_source(source: Readable | None, name: str = "") -> Iterator[WindowedImage]:
+    """The image of a source, not decoded yet; windows of it are read from the file if they can be.
 
     Raises ImageError, with `name` or else the file, if the source cannot be opened.
     """
@@ -62,11 +62,11 @@ def open_source(source: Readable | None, name: str = "", page: int = 0) -> Itera
                 content = content.read()
             elif isinstance(content, RenderedMask):
                 content = content.render()
-            image = content if isinstance(content, WindowedImage) else _open(content, name, page, stack)
+            image = content if isinstance(content, WindowedImage) else _open(content, name, stack)
         yield image
 
 
-def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage:
+def _open(content: Any, name: str, stack: ExitStack) -> WindowedImage:
     """The image of a content that is no object of ours; its file stays open as long as `stack` is."""
     if isinstance(content, np.ndarray):
         return WindowedArray(content)
@@ -84,8 +84,6 @@ def _open(content: Any, name: str, page: int, stack: ExitStack) -> WindowedImage
             f"{name} is a {type(content).__name__}; give a path, bytes, a PIL image, or a NumPy array (H, W) or"
             " (H, W, C), as tensor.permute(1, 2, 0).numpy() makes it of a tensor (C, H, W)"
         )
-    if file.page is None:
-        file = file._replace(page=page)
     for image_format in FORMATS:
         if image_format.takes(file.path):
             image = image_format.open_file(file, name, stack)
@@ -107,33 +105,33 @@ def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:
 
 
 @contextmanager
-def _decoding(source: Readable, name: str, kind: str, page: int = 0) -> Iterator[WindowedImage]:
+def _decoding(source: Readable, name: str, kind: str) -> Iterator[WindowedImage]:
     """The image of a source, of which errors in decoding it too name the source and its kind, an image or a mask."""
     if name == kind:  # the caller gave no name
         name = ", ".join(source_files(cast(Any, source)))
     location = f"{name}: {kind}" if name else kind
-    with open_source(source, location, page) as image, image_errors(location):
+    with open_source(source, location) as image, image_errors(location):
         yield image
 
 
-def read_image(source: Readable, name: str = "image", page: int = 0, box: Box | None = None) -> np.ndarray:
-    """Read an image, or a box of it, from a path (and page, of a TIFF), bytes, a PIL image, an array or an open image.
+def read_image(source: Readable, name: str = "image", box: Box | None = None) -> np.ndarray:
+    """Read an image, or a box of it, from a path, a page, bytes, a PIL image, an array or an open image.
 
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C) and for rasters; these
     are masked arrays where pixels hold no data.
     Raises ImageError, with `name`, for a source that cannot be read.
     """
-    with _decoding(source, name, "image", page) as image:
+    with _decoding(source, name, "image") as image:
         return _real_numbers(image.pixels(box), name)
 
 
-def decode_image(source: Readable, name: str, page: int = 0, draft_for: Preprocess | None = None) -> WindowedArray:
+def decode_image(source: Readable, name: str, draft_for: Preprocess | None = None) -> WindowedArray:
     """An image decoded as `read_image` does it, (H, W, C).
 
     With `draft_for`, a JPEG file has no more detail than that preprocessing needs.
     """
-    with _decoding(source, name, "image", page) as image:
+    with _decoding(source, name, "image") as image:
         if draft_for:
             image = image.drafted(draft_for)
         return WindowedArray(_real_numbers(image.pixels(), name), image.size, image.extent)

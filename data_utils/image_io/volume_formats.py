@@ -24,7 +24,7 @@ class StackVolume(StoredVolume):
         self.array = self._map()
         if self.array is None:
             self.pages = page_numbers(Path(path))
-            first = read_image(path, path, self.pages[0])
+            first = read_image(PageFile(path, self.pages[0]), path)
             height, width, self.channels = first.shape
             depth = len(self.pages)
             self.dtype = first.dtype
@@ -51,7 +51,7 @@ class StackVolume(StoredVolume):
             check_memory(prod(shape) * self.dtype.itemsize, "the volume")
             voxels = np.empty(shape, self.dtype)
             for plane, page in zip(voxels, self.pages, strict=True):
-                pixels = read_image(self.path, self.path, page)
+                pixels = read_image(PageFile(self.path, page), self.path)
                 if (pixels.shape, pixels.dtype) != (plane.shape, plane.dtype):
                     raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one")
                 plane[:] = pixels

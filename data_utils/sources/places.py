@@ -24,7 +24,7 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
     if isinstance(source, BandSource):
         return source._replace(bands=tuple(bands))
     file = page_file(source)
-    if file is not None:
+    if file is not None and not isinstance(file.path, bytes):
         return BandSource((str(file.path),), tuple(bands), file.page or 0)
     raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
 
@@ -32,11 +32,10 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
 def as_picture(source: ImageSource) -> ImageSource:
     """The source of an image or a mask that is read as a picture, whatever its place in the world."""
     content = source.get("bytes") if isinstance(source, dict) else source
-    if isinstance(content, bytes) and is_tiff(content):
-        return PageFile(content, reads_place=False)
-    file = page_file(source)
+    file = PageFile(content) if isinstance(content, bytes) else page_file(source)
     if file is not None and is_tiff(file.path):
-        return file._replace(path=str(file.path), reads_place=False)
+        path = file.path if isinstance(file.path, bytes) else str(file.path)
+        return file._replace(path=path, reads_place=False)
     return source
 
 

@@ -6,8 +6,6 @@ from data_utils.loading.image_input import ImageInput
 from unet.config import Preprocess
 
 
-def read_input(
-    source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
-) -> ImageInput:
+def read_input(source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image") -> ImageInput:
     """An image that is decoded whole, with no more detail than needed."""
-    return ImageInput(decode_image(source, name, page, preprocess), preprocess, channels, name)
+    return ImageInput(decode_image(source, name, preprocess), preprocess, channels, name)

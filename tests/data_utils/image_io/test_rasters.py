@@ -19,7 +19,7 @@ from support.data_sets import load_info
 from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
-from data_utils.image_io.formats import BandSource, Box
+from data_utils.image_io.formats import BandSource, Box, PageFile
 from data_utils.image_io.rasters import band_indices, open_bands
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
 from data_utils.loading.dataset import TrainingDataset
@@ -317,7 +317,7 @@ def test_each_page_of_a_raster_has_bands_and_a_mask_of_its_own(tmp_path, has_ban
             tiff.write(np.full((8, 9), value, np.uint8), photometric="minisblack", extratags=PLACED)
             has_data = np.arange(9) != value
             tiff.write(np.tile(has_data, (8, 1)), photometric="mask", subfiletype=4)
-    pixels = read_image(BandSource((str(path),), page=page)) if has_bands else read_image(path, page=page)
+    pixels = read_image(BandSource((str(path),), page=page) if has_bands else PageFile(path, page))
     assert (np.ma.getdata(pixels) == number).all()
     assert np.flatnonzero(np.ma.getmaskarray(pixels)[0]).tolist() == [number]
 

@@ -33,9 +33,9 @@ def test_thumbnails_in_a_tiff_are_no_pages(tmp_path):
             tiff.write(grey[number:], photometric="minisblack")
             tiff.write(grey[::4, ::4], photometric="minisblack", subfiletype=1)
     assert tiff_pages(path) == [(0, (30, 33)), (2, (29, 33)), (4, (28, 33))]
-    with open_source(path, page=2) as picture:
+    with open_source(PageFile(path, 2)) as picture:
         np.testing.assert_array_equal(read_image(picture, box=picture.rows(0, 29))[:, :, 0], grey[1:])
-    np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], grey[1:])
+    np.testing.assert_array_equal(read_image(PageFile(path, 2))[:, :, 0], grey[1:])
 
 
 @pytest.mark.parametrize(("tags", "numbers"), [((), [0, 1, 2]), (PLACE, [0, 2])], ids=["no place", "place"])
@@ -91,9 +91,9 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
         pages = np.random.default_rng(0).integers(0, 120, (2, 20, 30, samples)).astype(dtype)
         write_pages(path, pages, planes, byteorder=byteorder, compression=compression, **layout)
         colors = pages[..., :3] if samples == 4 else pages  # without alpha
-        for source in (path, path.read_bytes(), PageFile(str(path), reads_place=False)):
-            assert np.array_equal(read_image(source, page=1), colors[1])
-        with open_source(path, page=1) as image:
+        for source in (PageFile(path, 1), PageFile(path.read_bytes(), 1), PageFile(path, 1, reads_place=False)):
+            assert np.array_equal(read_image(source), colors[1])
+        with open_source(PageFile(path, 1)) as image:
             assert np.array_equal(read_image(image, box=Box(3, 17, 2, 29)), colors[1, 3:17, 2:29])
         stack = VolumeFile((str(path),))
         assert np.array_equal(read_volume(stack, "a")[0], colors)

@@ -202,14 +202,17 @@ def copy_weights(source: UNet, model: UNet) -> str:
     """Copy the weights whose shapes agree; return a text on the others (classes, input channels), which stay random.
 
     The head of another task has another meaning and is not copied. Apart from that both models have the same
-    architecture, as `starting_point` has checked.
+    architecture, as `starting_point` has checked; but the shortcut of a first block has weights only where the block
+    changes the number of channels.
     """
     weights = source.state_dict()
     target = model.state_dict()
     is_other_task = source.config.task != model.config.task
     copied = {}
-    fresh = []
+    fresh = [f"{name} (not there)" for name in target if name not in weights]
     for name, weight in weights.items():
+        if name not in target:
+            continue
         same_shape = weight.shape == target[name].shape
         if is_other_task and name.startswith("head."):
             fresh.append(f"{name} (of another task)")

@@ -109,6 +109,13 @@ def test_weights_of_another_shape_start_at_random():
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in same.state_dict().items())
 
 
+def test_a_shortcut_without_weights_takes_and_gives_none():
+    with_shortcut, without = (UNet(UNetConfig(channels, 2, 2, 1, block="residual")) for channels in (3, 2))
+    assert copy_weights(with_shortcut, without).startswith("41 of 43 weights copied; random start for stem.conv1")
+    line = copy_weights(without, with_shortcut)
+    assert line.startswith("41 of 42 weights copied; random start for stem.shortcut.weight (not there), stem.conv1")
+
+
 def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
     start = starting_point(settings(base_channels=2), axes)

@@ -419,13 +419,12 @@ def find_name(written: str, by_spelling: Mapping[str, str]) -> str | None:
     return by_spelling.get(composed(written.replace("\\", "/").removeprefix("./")))
 
 
-def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:
+def detect_suffix(images: Collection[str], masks: Iterable[str]) -> str:
     """The shortest ending common to all mask stems that pairs most masks with images."""
-    image_stems = set(images)
     shortest = min((stem.rpartition("/")[2] for stem in masks), key=len)
     pairs: dict[str, int] = {}
     for start in range(len(shortest), -1, -1):
         ending = shortest[start:]
         if all(stem.endswith(ending) for stem in masks):
-            pairs[ending] = sum(stem.removesuffix(ending) in image_stems for stem in masks)
+            pairs[ending] = sum(stem.removesuffix(ending) in images for stem in masks)
     return max(pairs, key=lambda ending: pairs[ending])

@@ -153,14 +153,14 @@ def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def find_masks(
-    folder: Path, stems: Iterable[str], suffix: str | None, endings: tuple[str, ...] = IMAGE_SUFFIXES
+    folder: Path, stems: Collection[str], suffix: str | None, endings: tuple[str, ...] = IMAGE_SUFFIXES
 ) -> tuple[dict[str, str], list[str]]:
     """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
 
     The masks are in no order.
     """
     files = stems_of(list_files(folder, "masks", endings), "masks", folder)
-    masks, others = match_masks(files, list(stems), suffix)
+    masks, others = match_masks(files, stems, suffix)
     return masks, [f"{file}: mask without image" for file in natural_order(others)]
 
 

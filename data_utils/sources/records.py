@@ -205,7 +205,8 @@ class FileRows(Rows):
                 paths += [above_targets + file for file in row.targets if file]
             for path in paths:
                 sizes_and_times.extend(size_and_time(path))
-            folders_below.update(map(os.path.dirname, row.images[:1]))
+            if row.images:
+                folders_below.add(os.path.dirname(row.images[0]))
         self.image_folders = {(self.folders[0], below) for below in folders_below}
         self.table = b"".join(texts)
         self.ends = array("q", accumulate(map(len, texts), initial=0))

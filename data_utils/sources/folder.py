@@ -168,13 +168,7 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
     return {name: (image_folders[name], mask_folders[name]) for name in names}
 
 
-class Listing(NamedTuple):
-    """The names in a folder: those of folders, and those of all else."""
-
-    folders: Sequence[str]
-    files: Sequence[str]
-
-
+Listing = tuple[Sequence[str], Sequence[str]]  # the names in a folder: of the folders there, and of all else
 _kept_listings: ContextVar[dict[str, Listing] | None] = ContextVar("kept listings", default=None)
 
 
@@ -191,43 +185,42 @@ def keep_listings() -> Iterator[None]:
 def list_folder(folder: str | Path) -> Listing:
     """The names in a folder, in any order. Raises DataError if it cannot be read."""
     kept = _kept_listings.get()
-    listing_of_folder = None if kept is None else kept.get(str(folder))
-    if listing_of_folder is None:
-        _, *names = next(os.walk(folder, onerror=_fail))
-        listing_of_folder = Listing(*names)
-        if kept is not None:
-            kept[str(folder)] = listing_of_folder
-    return listing_of_folder
+    key = str(folder)
+    if kept is not None and key in kept:
+        return kept[key]
+    _, folders, files = next(os.walk(folder, onerror=_fail))
+    if kept is not None:
+        kept[key] = folders, files
+    return folders, files
 
 
 def _fail(error: OSError) -> None:
     raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, hidden ones too, by name. Raises DataError if it cannot be read."""
-    return [folder / name for name in sorted(list_folder(folder).folders)]
-
-
 def files_in(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     """The names of the files with these endings in a folder itself. Raises DataError if it cannot be read."""
-    return [name for name in list_folder(folder).files if is_visible_file(name, suffixes)]
+    _, names = list_folder(folder)
+    return [name for name in names if is_visible_file(name, suffixes)]
 
 
 def holds_files(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a folder itself holds a file with one of these endings. Raises DataError if it cannot be read."""
-    return any(is_visible_file(name, suffixes) for name in list_folder(folder).files)
+    _, names = list_folder(folder)
+    return any(is_visible_file(name, suffixes) for name in names)
 
 
 def children(folder: Path) -> dict[str, Path]:
     """Folders in a folder but for hidden ones, by lower-case name. Raises DataError if two differ in case alone."""
     by_name: dict[str, Path] = {}
-    for path in folders_in(folder):
-        if path.name.startswith("."):
+    names, _ = list_folder(folder)
+    for name in sorted(names):
+        if name.startswith("."):
             continue
-        first = by_name.setdefault(path.name.lower(), path)
+        path = folder / name
+        first = by_name.setdefault(name.lower(), path)
         if first != path:
-            raise DataError(f"{folder} holds {first.name}/ and {path.name}/; keep one")
+            raise DataError(f"{folder} holds {first.name}/ and {name}/; keep one")
     return by_name
 
 
@@ -360,19 +353,18 @@ def list_files(folder: Path, kind: str, suffixes: tuple[str, ...]) -> list[str]:
     return files
 
 
-def stems_of(files: Collection[str], kind: str, folder: Path) -> dict[str, str]:
+def stems_of(files: Iterable[str], kind: str, folder: Path) -> dict[str, str]:
     """Path without extension -> path, of files below a folder, in their order.
 
     The first is `composed`, so that names of images and masks that look equal are equal. Raises DataError if two files
     differ in their extension alone.
     """
-    stems = {volume_stem(file): file for file in files}
-    if len(stems) < len(files):
-        first_by_stem: dict[str, str] = {}
-        for file in natural_order(files):
-            first = first_by_stem.setdefault(volume_stem(file), file)
-            if first != file:
-                raise DataError(f"two {kind} with the same name in {folder}: {first} and {file}; keep one")
+    stems: dict[str, str] = {}
+    for file in files:
+        other = stems.setdefault(volume_stem(file), file)
+        if other != file:
+            first, second = natural_order([other, file])
+            raise DataError(f"two {kind} with the same name in {folder}: {first} and {second}; keep one")
     if all(map(str.isascii, stems)):
         return stems
     by_name: dict[str, str] = {}

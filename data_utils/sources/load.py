@@ -22,8 +22,8 @@ from data_utils.sources.folder import (
     children,
     find_name,
     find_splits,
-    folders_in,
     keep_listings,
+    list_folder,
     names_in,
     spellings,
 )
@@ -192,10 +192,11 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     named_splits = [name for name in (config.train_split, config.val_split) if name]
     names = [path.name]
     if is_folder:
-        names += chain.from_iterable(map(names_in, (path, *folders_in(path))))
-    if config.streaming or "://" in dataset or _any_ends(names, ".tar"):
+        folders, _ = list_folder(path)
+        names += chain.from_iterable(map(names_in, (path, *(path / name for name in folders))))
+    if config.streaming or "://" in dataset or any(name.endswith(".tar") for name in names):
         return load_stream(config, path, named_splits)
-    if is_folder and not is_saved(path) and not _any_ends(names, ".parquet"):
+    if is_folder and not is_saved(path) and not any(name.endswith(".parquet") for name in names):
         openers = find_in_folder(path, named_splits, config)
     else:
         openers = open_tables(dataset, config.dataset_config, config.image_column, config.mask_column)
@@ -207,10 +208,6 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if val_name is not None:
         return train, divide_by_channel(openers[val_name](), config)
     return hold_out(train, config)
-
-
-def _any_ends(names: Iterable[str], suffix: str) -> bool:
-    return any(name.endswith(suffix) for name in names)
 
 
 def load_stream(config: DataConfig, path: Path, named_splits: Sequence[str]) -> tuple[Records, Records]:

@@ -64,8 +64,11 @@ def pair(
             paired.append(case)
         else:
             unpaired.append(f"{as_files(image)[0]}: image without mask")
-    if len(paired) < len(cases.masks):
-        unpaired += _masks_without_image(cases)
+    masks_alone: list[str] = []
+    for case in cases.masks.keys() - cases.images.keys():
+        *_, last = filter(None, as_files(cases.masks[case]))
+        masks_alone.append(last)
+    unpaired += [f"{file}: mask without image" for file in natural_order(masks_alone)]
     unpaired += cases.lost
     if is_named_by_case:
         paired.sort(key=natural_sort_key)
@@ -96,16 +99,6 @@ def pair(
         return text if text or paired else "; masks have the names of their images"
 
     return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)
-
-
-def _masks_without_image(cases: Cases) -> list[str]:
-    """A line for each mask without image, in natural order."""
-    files: list[str] = []
-    for case, mask in cases.masks.items():
-        if case not in cases.images:
-            *_, last = filter(None, as_files(mask))
-            files.append(last)
-    return [f"{file}: mask without image" for file in natural_order(files)]
 
 
 def as_files(file: str | Files) -> Files:

@@ -209,7 +209,10 @@ def copy_weights(source: UNet, model: UNet) -> str:
     target = model.state_dict()
     is_other_task = source.config.task != model.config.task
     copied = {}
-    fresh = [f"{name} (not there)" for name in target if name not in weights]
+    fresh = []
+    for name in target:
+        if name not in weights and not name.startswith("heads."):  # models hold no heads of deep supervision
+            fresh.append(f"{name} (not there)")
     for name, weight in weights.items():
         if name not in target:
             continue

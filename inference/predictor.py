@@ -40,6 +40,7 @@ from tasks.prediction import Prediction
 from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig
+from unet.model import UNet
 
 WINDOW_MEMORY = 2**27  # bytes; an image with more logits, at its own size, is predicted in windows
 
@@ -85,7 +86,7 @@ class Predictor:
     """A model with its preprocessing: `Predictor.from_pretrained("runs/x/model")("cell.png").mask`.
 
     Args:
-        network: a `UNet` or an `OnnxNetwork`.
+        model: the network, or a source that `load_network` takes: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image that fits is computed whole.
         tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
@@ -95,15 +96,20 @@ class Predictor:
 
     def __init__(
         self,
-        network: nn.Module,
+        model: UNet | str | Path,
         *,
-        ensemble: Sequence[nn.Module] = (),
+        ensemble: Sequence[UNet | str | Path] = (),
         tile_size: int | None = None,
         overlap: int | None = None,
         tta: bool | None = None,
     ) -> None:
-        self.networks = [member.eval() for member in (network, *ensemble)]
-        self.configs: list[UNetConfig] = [member.config for member in self.networks]
+        networks: list[nn.Module] = []
+        for network in [model, *ensemble]:
+            if isinstance(network, str | Path):
+                network = load_network(network)
+            networks.append(network)
+        self.networks = [network.eval() for network in networks]
+        self.configs: list[UNetConfig] = [network.config for network in networks]
         self.config = self.configs[0]
         self.tile_size = tile_size
         self.overlap = overlap

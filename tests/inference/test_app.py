@@ -68,7 +68,7 @@ def large_png(path: Path) -> Path:
 @pytest.mark.parametrize("name", ["b.jpg", "sub/c.tif", "sub/d.npy"])
 def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, name):
     _, mask = page(str(images / name))
-    expected = np.array([10, 200, 255])[Predictor.from_pretrained(model).mask(images / name)]
+    expected = np.array([10, 200, 255])[Predictor(model).mask(images / name)]
     assert Path(mask).name == f"{Path(name).stem}.png"
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
@@ -87,14 +87,14 @@ def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path)
     tifffile.imwrite(tmp_path / "deep.tif", pixels, photometric="minisblack")
     html, mask = page(str(tmp_path / "deep.tif"))
     assert Path(mask).name == "deep_0001.png"  # as predict.py calls it
-    expected = np.array([10, 200, 255])[Predictor.from_pretrained(model).mask(pixels[0])]
+    expected = np.array([10, 200, 255])[Predictor(model).mask(pixels[0])]
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
     assert [picture.size for picture in pictures(html)] == [(30, 40)] * 2
 
 
 def test_the_browser_is_given_the_mask_in_colors_and_the_overlay_of_predict_py(page, model, images):
     html, _ = page(str(images / "a.png"))
-    indices, colors = Predictor.from_pretrained(model).mask(images / "a.png"), class_colors((10, 200, 255))
+    indices, colors = Predictor(model).mask(images / "a.png"), class_colors((10, 200, 255))
     mask, shown = (np.asarray(picture) for picture in pictures(html))
     np.testing.assert_array_equal(mask, colorize(indices, colors))
     np.testing.assert_array_equal(shown, outlined_overlay(np.asarray(Image.open(images / "a.png")), indices, colors))
@@ -102,7 +102,7 @@ def test_the_browser_is_given_the_mask_in_colors_and_the_overlay_of_predict_py(p
 
 def test_the_legend_has_each_class_and_its_share(page, model, images):
     html, _ = page(str(images / "a.png"))
-    indices = Predictor.from_pretrained(model).mask(images / "a.png")
+    indices = Predictor(model).mask(images / "a.png")
     legend = re.findall(r"</span>(\w+) ([\d.]+)%</li>", html)
     assert [name for name, _ in legend] == ["sky", "land", "sea"]
     shares = [100 * (indices == index).mean() for index in range(3)]
@@ -459,7 +459,7 @@ def test_a_space_keeps_nothing(space_answers):
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["python", "bash"])
 def test_the_documented_ways_to_ask_a_page_get_its_mask(python, space, model, images, tmp_path, language):
-    expected = np.array([10, 200, 255])[Predictor.from_pretrained(model).mask(images / "a.png")]
+    expected = np.array([10, 200, 255])[Predictor(model).mask(images / "a.png")]
     shutil.copy(images / "a.png", tmp_path / "cell.png")
     (program,) = re.findall(rf"^```{language}\n(.*?)^```", SERVING.read_text(), re.DOTALL | re.MULTILINE)
     command = {"python": [python, "-c"], "bash": ["bash", "-euc"]}[language]

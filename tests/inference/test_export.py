@@ -111,10 +111,11 @@ def test_the_command_writes_nothing_but_a_file_that_is_proved(exported):
     assert "its logits agree with torch's" in printed
 
 
-def test_an_onnx_file_is_a_model_in_python(exported):
+@pytest.mark.parametrize("open_file", [lambda file: Predictor(str(file)), Predictor.from_pretrained])
+def test_an_onnx_file_is_a_model_in_python(exported, open_file):
     folder, _ = exported
     expected = Predictor.from_pretrained(folder / "model")(folder / "a.png")
-    answer = Predictor.from_pretrained(folder / "model.onnx")(folder / "a.png")
+    answer = open_file(folder / "model.onnx")(folder / "a.png")
     np.testing.assert_allclose(answer.probabilities, expected.probabilities, rtol=0, atol=1e-6)  # measured 6e-8
 
 
@@ -229,7 +230,7 @@ def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
 
 def test_an_onnx_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelError, match="no such file"):
-        Predictor.from_pretrained(tmp_path / "none.onnx")
+        Predictor(str(tmp_path / "none.onnx"))
 
 
 def test_an_onnx_file_that_is_damaged_is_a_one_line_error(tmp_path, fails_with):

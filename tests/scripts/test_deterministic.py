@@ -160,7 +160,7 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
         assert result.exit_code == 0, result.output
         with process_state_kept():
             torch.use_deterministic_algorithms(True)
-            predictor = Predictor.from_pretrained(tmp_path / "run" / "model", tile_size=32, tta=True)
+            predictor = Predictor(tmp_path / "run" / "model", tile_size=32, tta=True)
             predictor(next((tiny_folder / "val" / "images").iterdir()))
     assert recorder.refused == set()
     # augmentation, forward and backward pass, count of pixels: all were seen

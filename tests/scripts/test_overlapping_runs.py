@@ -151,7 +151,7 @@ def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):
 
 
 def test_mask_of_a_predictor_has_a_bit_for_each_class(run, data, predicted):
-    bits = Predictor.from_pretrained(run.folder / "model").mask(data / "val" / "images" / "00.png")
+    bits = Predictor(run.folder / "model").mask(data / "val" / "images" / "00.png")
     assert bits.dtype == np.int32
     assert (np.stack([bits >> bit & 1 == 1 for bit in range(3)]) == written(predicted)[0]).all()
 

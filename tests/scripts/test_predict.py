@@ -144,9 +144,9 @@ def test_images_of_usual_size_share_one_progress_bar(model, tmp_path):
     ("inputs", "flags", "line", "code"),
     [
         (["nowhere/*.png"], [], "--input nowhere/*.png: no image or volume found", 1),
-        ([""], [], "--input: is empty", 1),
+        ([""], [], "argument --input: '' is not a value", 2),
         (["a" * 300], [], "File name too long", 1),
-        (["PHOTOS"], ["--output", ""], "argument --output: '' is not a path", 2),
+        (["PHOTOS"], ["--output", ""], "argument --output: '' is not a value", 2),
         (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 1 input, the first is b", 1),

@@ -47,17 +47,17 @@ def as_volume(source: ImageSource) -> VolumeFile | None:
 
 
 def check_takes_images(config: UNetConfig, name: str) -> None:
-    """Raises ImageError if a network takes volumes only."""
+    """Raises ImageError if networks take volumes only."""
     if config.dims == 3:
         raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
 
 def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) -> NetworkInputs:
     """The input of each network; the image is read once for all networks that need the same detail."""
+    check_takes_images(configs[0], name)
     decoded: dict[Hashable, WindowedArray] = {}
     tensors = []
     for config in configs:
-        check_takes_images(config, name)
         preprocess = config.preprocess
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
@@ -85,8 +85,13 @@ def open_input(
     image: WindowedImage | VolumeFile, configs: Sequence[UNetConfig], name: str
 ) -> tuple[Size, Spacing | None, list[NetworkInput]]:
     """The size of an image, or the size and spacing of a volume, and the input of each network."""
+    inputs: list[NetworkInput] = []
     if isinstance(image, WindowedImage):
-        return image.size, None, [_open_image(image, config, name) for config in configs]
+        check_takes_images(configs[0], name)
+        for config in configs:
+            drafted = image.drafted(config.preprocess)
+            inputs.append(ImageInput(drafted, config.preprocess, config.in_channels, name))
+        return image.size, None, inputs
     header = read_volume_header(image, name)
     for config in configs:
         # a grey photo can replace a photo in color, but a scan that lacks channels cannot replace one that has them
@@ -100,13 +105,7 @@ def open_input(
             )
         check_header(header, config.preprocess, config.in_channels, name)
     voxels, header = read_volume(image, name)
-    inputs: list[NetworkInput] = []
     for config in configs:
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
         inputs.append(SliceInput(volume) if config.dims == 2 else volume)
     return header.size, header.spacing, inputs
-
-
-def _open_image(picture: WindowedImage, config: UNetConfig, name: str) -> ImageInput:
-    check_takes_images(config, name)
-    return ImageInput(picture.drafted(config.preprocess), config.preprocess, config.in_channels, name)

@@ -21,7 +21,7 @@ from data_utils.sources.records import spread_indices
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
 from tasks.drawing import outline_width, to_rgb, value_limits
-from tasks.job import MASK, PROBABILITIES, Job
+from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.prediction import PredictedImage
 
 SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
@@ -108,7 +108,7 @@ def save_array(file: Any, array: np.ndarray) -> None:
 
 
 def save_overlay(
-    path: Path, image: PredictedImage, labels: np.ndarray, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    image: PredictedImage, labels: np.ndarray, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> None:
     """Write the picture of an image; `draw` draws `labels` (n, W) on rows (n, W, 3) of the image."""
     picture, name = image.picture, image.job.name
@@ -128,7 +128,7 @@ def save_overlay(
         release(labels)
         return drawn[above : len(drawn) - below]
 
-    with replace_file(path) as file:
+    with replace_file(image.job.file(OVERLAY)) as file:
         write_png(file, (height, width), map(draw_rows, row_spans(height)), OVERLAY_LEVEL)
 
 

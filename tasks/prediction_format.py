@@ -189,7 +189,7 @@ class MaskFormat(PredictionFormat):
     def _write_overlay(self, image: PredictedImage) -> None:
         job, labels = image.job, image.prediction.labels
         if job.volume is None:
-            save_overlay(job.file(OVERLAY), image, self.drawn(labels), self.overlay)
+            save_overlay(image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
         color_numbers = self.color_numbers(labels)

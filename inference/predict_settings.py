@@ -45,7 +45,7 @@ class PredictSettings:
 
     model: str = _first("model folder that train.py wrote, Hub id, .onnx file, or a Pytorch-UNet .pth", default=MISSING)
     input: tuple[str, ...] = _first(
-        "files, folders (with their subfolders) or patterns such as 'scans/*.tif'", default=MISSING, metavar="FILES"
+        "files, folders (with their subfolders) or patterns such as 'scans/*.tif'", default=MISSING, metavar="FILES", grows=True
     )
     output: Path = _first(
         "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes, .dcm (SEG) of DICOM"
@@ -80,7 +80,7 @@ class PredictSettings:
     tta: bool = _advanced(
         "average over mirrored and turned copies of the image, as far as training used them", default=False
     )
-    ensemble: tuple[str, ...] = _advanced("average with these models", default=(), metavar="MODEL")
+    ensemble: tuple[str, ...] = _advanced("average with these models", default=(), metavar="MODEL", grows=True)
     boundary: bool = _advanced("with --truth: also boundary IoU and HD95, of volumes in mm", default=False)
     mask_suffix: str | None = _advanced(
         "true masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True

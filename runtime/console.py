@@ -35,8 +35,8 @@ def open_streams() -> None:
 
 
 def _write(line: str, stream: TextIO) -> None:
-    """Print a line beside the bar being drawn; where nobody reads it, as behind `| head`, the program goes on."""
-    with suppress(BrokenPipeError):
+    """Print a line beside the bar being drawn; the program goes on where nobody reads it, and if a log's disk is full."""
+    with suppress(OSError):
         tqdm.write(line, file=stream)
         stream.flush()
 
@@ -64,11 +64,11 @@ class _PlainLines:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
         if text and " 0/" not in text and text != self.last:
             self.last = text
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 sys.stderr.write(text + "\n")
 
     def flush(self) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             sys.stderr.flush()
 
 

@@ -106,9 +106,9 @@ def _leave(code: int) -> None:
         atexit._run_exitfuncs()  # the other handlers; threads have ended already
         try:
             for stream in (sys.stdout, sys.stderr):
-                with suppress(BrokenPipeError):  # nobody reads it
+                with suppress(OSError):  # nobody reads it, or the disk of a log is full
                     stream.flush()
-        except (OSError, ValueError):
+        except ValueError:
             return  # Python reports the error when it ends
         os._exit(code)
 

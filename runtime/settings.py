@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields
 from types import NoneType, UnionType
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
+from runtime.files import user_path
 from runtime.values import Misfit, OneOf, description, field_types, fit
 
 
@@ -18,7 +20,8 @@ def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
         default: the value without the flag, which the help states unless `help_text` does; MISSING if it is required.
         facts: what else is known of the setting:
             `group` and `metavar` of the flag in the help; `const`, the value of a flag that stands alone; `auto` if
-            this word means None; `may_be_empty=True` if an empty text is a value too; `unplanned`, the value without a
+            this word means None; `may_be_empty=True` if an empty text is a value too; `grows=True` if a flag that is
+            typed again adds to the list of the first, and does not replace it; `unplanned`, the value without a
             plan of a setting that is chosen from the data;
             `is_repeated=False` if `--like` does not take it from the recorded run; `is_compared=False` if a resumed run
             may change it without a word; `has_effect=False` if the numbers of a run do not depend on it.
@@ -58,6 +61,8 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
         items = get_args(hints[0])
         argument["nargs"] = "+" if items[-1] is Ellipsis else len(items)
         hints = items[:1]
+    if entry.metadata.get("grows"):
+        argument["action"] = "extend"
     words = [kind for kind in hints if kind is not NoneType]
     word: Any = Union[tuple(words)]  # noqa: UP007  # made at run time
     may_be_empty = entry.metadata.get("may_be_empty", False)
@@ -84,7 +89,8 @@ def _help(entry: Field) -> str:
 def reader(hint: Any, *, takes_auto: bool = False, may_be_empty: bool = False) -> Callable[[str], Any]:
     """A type for argparse: a word as a value of the type, and None for `auto` if it `takes_auto`.
 
-    An empty text is that of a shell's variable that is not set, unless it `may_be_empty`.
+    An empty text is that of a shell's variable that is not set, unless it `may_be_empty`. In a path, `~` is the home
+    folder, as no shell makes it of `--output-dir=~/runs`.
     """
 
     def read(text: str) -> Any:
@@ -92,6 +98,8 @@ def reader(hint: Any, *, takes_auto: bool = False, may_be_empty: bool = False) -
             raise argparse.ArgumentTypeError("'' is not a value; give one, or leave it out")
         if takes_auto and text == "auto":
             return None
+        if hint is Path:
+            return user_path(text)
         for kind in (int, float, str):
             with suppress(ValueError, Misfit):
                 return fit(kind(text), hint)

@@ -64,7 +64,7 @@ run_script(main)
 """
 
 
-@pytest.mark.parametrize("redirect", ["| head -n 1", "2>&1 | head -n 1", ">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("redirect", ["| head -n 1", "2>&1 | head -n 1", ">&-", "2>&-", ">&- 2>&-", "&>/dev/full"])
 def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = f'PYTHONPATH={ROOT} {sys.executable} program.py {redirect}; echo "code ${{PIPESTATUS[0]}}" >code'

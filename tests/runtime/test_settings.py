@@ -28,6 +28,7 @@ class Settings:
     deep: bool = setting("deeper", group="others", default=True)
     blocks: Count | None = setting("how many", group="others", const=0)
     file: Path | None = setting("where", group="others")
+    names: tuple[str, ...] = setting("what else", group="others", default=(), grows=True)
 
 
 def parse(*words: str) -> dict[str, Any]:
@@ -47,6 +48,9 @@ def parse(*words: str) -> dict[str, Any]:
         ("--blocks 3", {"blocks": 3}),
         ("--kind b", {"kind": "b"}),
         ("--file a/b", {"file": Path("a/b")}),
+        ("--file=~/b", {"file": Path.home() / "b"}),
+        ("--weights 1 2 --weights 3", {"weights": [3]}),
+        ("--names a b --names c", {"names": ["a", "b", "c"]}),
     ],
 )
 def test_a_parser_returns_what_is_typed(words, typed):

@@ -32,7 +32,9 @@ WORST_SHOWN = 10  # images that are named on the terminal
 def parse_args(description: str) -> argparse.Namespace:
     parser = Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR] [--overwrite]")
     runs = "output folders of train.py, such as those of the folds of a cross-validation"
-    parser.add_argument("--runs", nargs="+", action="extend", required=True, type=reader(Path), metavar="RUN", help=runs)
+    parser.add_argument(
+        "--runs", nargs="+", action="extend", required=True, type=reader(Path), metavar="RUN", help=runs
+    )
     parser.add_argument("--dataset", metavar="DATA", help="the data set, where it is not where the runs have found it")
     output = f"for {PAGE}, {TABLE} and {LIST} (default: %(default)s)"
     parser.add_argument("--output", type=reader(Path), default=Path("review"), metavar="DIR", help=output)

@@ -45,7 +45,10 @@ class PredictSettings:
 
     model: str = _first("model folder that train.py wrote, Hub id, .onnx file, or a Pytorch-UNet .pth", default=MISSING)
     input: tuple[str, ...] = _first(
-        "files, folders (with their subfolders) or patterns such as 'scans/*.tif'", default=MISSING, metavar="FILES", grows=True
+        "files, folders (with their subfolders) or patterns such as 'scans/*.tif'",
+        default=MISSING,
+        metavar="FILES",
+        grows=True,
     )
     output: Path = _first(
         "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes, .dcm (SEG) of DICOM"

@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields
-from types import NoneType, UnionType
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from runtime.files import user_path

@@ -35,7 +35,7 @@ def open_streams() -> None:
 
 
 def _write(line: str, stream: TextIO) -> None:
-    """Print a line beside the bar being drawn; the program goes on where nobody reads it, and if a log's disk is full."""
+    """Print a line beside the bar being drawn; the program goes on where nobody reads it, or a log's disk is full."""
     with suppress(OSError):
         tqdm.write(line, file=stream)
         stream.flush()

@@ -183,12 +183,14 @@ def keep_listings() -> Iterator[None]:
 
 
 def list_folder(folder: str | Path) -> Listing:
-    """The names in a folder, in any order. Raises DataError if it cannot be read."""
+    """The names in a folder, sorted. Raises DataError if it cannot be read."""
     kept = _kept_listings.get()
     key = str(folder)
     if kept is not None and key in kept:
         return kept[key]
     _, folders, files = next(os.walk(folder, onerror=_fail))
+    folders.sort()
+    files.sort()  # everybody sorts them, which is fast the second time
     if kept is not None:
         kept[key] = folders, files
     return folders, files
@@ -214,7 +216,7 @@ def children(folder: Path) -> dict[str, Path]:
     """Folders in a folder but for hidden ones, by lower-case name. Raises DataError if two differ in case alone."""
     by_name: dict[str, Path] = {}
     names, _ = list_folder(folder)
-    for name in sorted(names):
+    for name in names:
         if name.startswith("."):
             continue
         path = folder / name
@@ -336,7 +338,7 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
 
 
 def list_files(folder: Path, kind: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The files with these extensions below a folder, in any order. Raises DataError, with the `kind`, for none."""
+    """The files with these extensions below a folder, sorted in each. Raises DataError, with the `kind`, for none."""
     files = list(files_below(folder, suffixes))
     if not files:
         other_endings: set[str] = set()

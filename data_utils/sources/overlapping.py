@@ -286,9 +286,8 @@ def find_channels(folder: DataFolder) -> SplitOpeners:
 
 def _first_picture(folder: Path) -> Path | None:
     """The first picture of a folder, or of one below it, by name."""
-    for parent, folders, names in walk(folder):
-        folders.sort()
-        for name in sorted(names):
+    for parent, _, names in walk(folder):
+        for name in names:
             if is_visible_file(name, IMAGE_SUFFIXES):
                 return Path(parent, name)
     return None

@@ -150,7 +150,7 @@ def find_masks(
 ) -> tuple[dict[str, str], list[str]]:
     """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
 
-    The masks are in no order.
+    The masks are not in natural order.
     """
     files = stems_of(list_files(folder, "masks", endings), "masks", folder)
     masks, others = match_masks(files, stems, suffix)

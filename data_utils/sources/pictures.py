@@ -16,8 +16,8 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem, natural_sort_key
-from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, as_files, find_masks, pair
-from data_utils.sources.records import FileRow, Files, Metadata, Record, Records, Sources, divide
+from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, find_masks, pair
+from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
 from runtime.cache import load_or_read_each
 from runtime.console import listing
@@ -72,8 +72,8 @@ def pair_pages(
     The numbers of pages are cached on disk. Raises DataError if an image and its mask have different numbers of pages.
     """
     records = pair(folders, cases, metadata, allow_unpaired, hint=hint)
-    files = chain.from_iterable(map(as_files, (*cases.images.values(), *cases.masks.values())))
-    if not any(map(is_tiff, files)):
+    assert isinstance(records.rows, FileRows)
+    if b".tif" not in records.rows.table.lower():  # nothing has pages; a million names are searched at once
         return records
     pairs = [(str(record["image"]), str(record["target"])) for record in records]
     tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]

@@ -25,6 +25,7 @@ from data_utils.sources.records import (
     SplitOpeners,
     first_files,
 )
+from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 IMAGE = "_leftImg8bit"
@@ -78,8 +79,13 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 
 def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> Records:
-    """Pairs of images and the masks with this ending."""
+    """Pairs of images and the masks with this ending. Raises DataError for masks alone."""
     cases = Cases(files(folders[0], IMAGE), files(folders[1], ending))
+    if not cases.images:
+        raise DataError(
+            f"{folders[0]}: holds no image of Cityscapes (*{IMAGE}.png), only masks;"
+            " give the folder that holds leftImg8bit and gtFine"
+        )
     ids: Sequence[int] = IDS
     sources: Callable[..., Sources] = evaluated_sources
     if ending == TRAIN_IDS:

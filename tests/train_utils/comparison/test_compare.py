@@ -17,7 +17,7 @@ def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
     with pytest.raises(SystemExit, match="2"):
         compare.main()
-    assert capsys.readouterr().err.endswith(": '' is not a path\n")
+    assert ": '' is not a value" in capsys.readouterr().err
 
 
 def test_remarks_and_differences_are_reported_on_the_terminal_as_on_the_page(tmp_path):

@@ -48,7 +48,7 @@ from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRows
 from data_utils.sources.volumes import divide_into_slices, find_volumes, image_suffixes
-from runtime.console import listing
+from runtime.console import listing, say
 from runtime.errors import DataError
 from runtime.files import user_path
 from runtime.redact import PASSWORD, printable
@@ -157,6 +157,10 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         name_list = listing(unknown)
         raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
     left_out = set(name_by_line.values())
+    of_both = sorted(left_out.intersection(train_names).intersection(val_names))
+    if of_both:
+        remark = "a training and a validation image have this name, both are left out"
+        say(f"--exclude {file}: {listing(of_both)}: {remark}")
 
     def keep(records: Records, names: list[str], title: str) -> Records:
         indices = [i for i, name in enumerate(names) if name not in left_out]

@@ -85,3 +85,12 @@ def test_a_list_that_leaves_no_image_of_a_split_is_a_one_line_error(folder, list
     list_file.write_text("\n".join(names(folder)[split]))
     with pytest.raises(DataError, match=f"leaves no {kind} image; shorten the list"):
         names(folder, exclude=str(list_file))
+
+
+def test_a_name_of_a_training_and_a_validation_image_leaves_out_both_with_a_line(tmp_path, list_file, capsys):
+    for split in ("train", "val"):
+        write_folder(tmp_path / "data" / split, 3, seed=0)
+    train, val = names(tmp_path / "data")
+    list_file.write_text(train[0])
+    assert names(tmp_path / "data", exclude=str(list_file)) == [train[1:], val[1:]]
+    assert f"{train[0]}: a training and a validation image have this name, both are left out" in capsys.readouterr().out

@@ -156,7 +156,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     if unknown:
         name_list = listing(unknown)
         raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
-    left_out = set(name_by_line.values())
+    left_out = {name for name in name_by_line.values() if name is not None}
     of_both = sorted(left_out.intersection(train_names).intersection(val_names))
     if of_both:
         remark = "a training and a validation image have this name, both are left out"

@@ -130,7 +130,7 @@ def few_images(findings: Findings) -> Iterator[str]:
     elif kind == "volume" and lengths[1:] == [1]:
         yield (
             "the score will be that of a single validation volume, much of it luck: --fold 1/5 to --fold 5/5 measure"
-            " all (docs/data.md, Validation images)"
+            " all, if all are in one split (docs/data.md, Validation images)"
         )
 
 

@@ -176,7 +176,7 @@ def remarks_on(
     if not is_measured and not is_generated:
         remarks.append(
             f"The score is measured on {counted(images, image_kind)} only, so much of it is luck: --fold 1/5 to"
-            " --fold 5/5 measure all (docs/data.md, Validation images)."
+            " --fold 5/5 measure all, if all are in one split (docs/data.md, Validation images)."
         )
     # the loss may rise while the score does too: then the score counts
     is_rising = is_measured and _is_rising(series(records, score))

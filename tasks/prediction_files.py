@@ -33,8 +33,8 @@ CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
 NODATA = 42113  # the tag of GDAL for the value of pixels without data, as text
 
 
-def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> np.ndarray:
-    """What a file holds for each pixel of a prediction; a large array lies in a file.
+def save_labels(image: PredictedImage, path: Path, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> None:
+    """Write the labels of a prediction as `save_values` does; a large array lies in a file before.
 
     Args:
         convert: returns the values of some labels; colors have a last axis of 3.
@@ -52,7 +52,7 @@ def values_of_labels(image: PredictedImage, convert: Callable[[np.ndarray], np.n
         if missing is not None:
             values[rows][missing[rows]] = nodata
         release(values, labels, missing)
-    return values
+    save_values(image.job, path, values, nodata)
 
 
 def save_values(job: Job, path: Path, values: np.ndarray, nodata: int | None = None) -> None:

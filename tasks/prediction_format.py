@@ -21,7 +21,7 @@ from tasks.drawing import busiest_voxel, orthogonal_slices, outlined_overlay
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_overlay, save_probabilities, save_values, values_of_labels
+from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
 from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
 from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
@@ -202,8 +202,7 @@ class MaskFormat(PredictionFormat):
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""
         nodata = free_value(self.written_values)
-        values = values_of_labels(image, self.mask_values, nodata)
-        save_values(image.job, self.mask_file(image.job), values, nodata)
+        save_labels(image, self.mask_file(image.job), self.mask_values, nodata)
 
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         written: MaskFile = VolumeFile((str(self.mask_file(job)),), grid_of=job.volume, segments=self.segments)

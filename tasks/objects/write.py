@@ -27,7 +27,7 @@ from tasks.objects.reader import ObjectReader
 from tasks.objects.show import COLORS, color_objects, outline_objects
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_values, values_of_labels
+from tasks.prediction_files import save_labels
 from tasks.prediction_format import LegendEntry, MaskFormat
 from unet.config import UNetConfig
 
@@ -119,12 +119,11 @@ class ObjectFormat(MaskFormat):
             most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
         nodata = np.iinfo(dtype).max
-        values = values_of_labels(image, lambda labels: label_numbers(labels).astype(dtype), nodata)
         paths = [job.file(MASK), job.file(LARGE_MASK)]
         if job.volume is None and count > MOST_IN_PNG:
             paths.reverse()
         path, other = paths
-        save_values(job, path, values, nodata)
+        save_labels(image, path, lambda labels: label_numbers(labels).astype(dtype), nodata)
         if job.volume is None and other != path:
             other.unlink(missing_ok=True)  # an earlier call may have written it
 

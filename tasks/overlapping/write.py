@@ -22,7 +22,7 @@ from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.target import Region
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_values, values_of_labels, write_pages
+from tasks.prediction_files import save_labels, write_pages
 from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
 from unet.config import IGNORE_INDEX, UNetConfig
 
@@ -99,8 +99,7 @@ class OverlapFormat(BitFormat):
         for bit in reversed(range(len(paths))):  # the first one last
             paths[bit].parent.mkdir(parents=True, exist_ok=True)
             nodata = free_value((0, INSIDE))
-            values = values_of_labels(image, partial(self.class_mask, bit), nodata)
-            save_values(image.job, paths[bit], values, nodata)
+            save_labels(image, paths[bit], partial(self.class_mask, bit), nodata)
 
     def written_mask(self, job: Job) -> MaskFile:
         files = [str(job.file(extension)) for extension in self.extensions]

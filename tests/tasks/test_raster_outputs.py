@@ -36,7 +36,7 @@ from tasks.job import OVERLAY, Job
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
 from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_values, values_of_labels, write_geotiff, write_pages, write_png
+from tasks.prediction_files import save_labels, write_geotiff, write_pages, write_png
 from tasks.prediction_format import free_value
 from unet import Preprocess, UNet, UNetConfig
 
@@ -284,7 +284,7 @@ def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     labels = np.arange(256, dtype=np.uint8)[None]
     nodata = free_value(range(256))
     image = PredictedImage(job, labels.shape, Prediction(labels), missing=labels == 9)
-    save_values(job, tmp_path / "out.tif", values_of_labels(image, np.asarray, nodata), nodata)
+    save_labels(image, tmp_path / "out.tif", np.asarray, nodata)
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == np.uint16
     assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]

@@ -117,7 +117,7 @@ def save_overlay(
     limits = None
     if _read(picture, slice(0, 1), name).dtype != np.uint8:
         sampled = spread_indices(height, SAMPLED_ROWS)
-        limits = value_limits(np.concatenate([_read(picture, slice(row, row + 1), name) for row in sampled]))
+        limits = value_limits(np.ma.concatenate([_read(picture, slice(row, row + 1), name) for row in sampled]))
 
     def draw_rows(rows: slice) -> np.ndarray:
         # an outline is where the rows above or below are of another area

@@ -32,6 +32,7 @@ from runtime.errors import ModelError
 from tasks import prediction_files
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
+from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
@@ -455,6 +456,17 @@ def test_outlines_do_not_stop_at_the_rows_that_are_written_together(tmp_path, ou
     output_format.write(PredictedImage(job, labels.shape, Prediction(labels), picture), (OVERLAY,))
     expected = output_format.overlay(image, output_format.drawn(labels))
     np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
+
+
+def test_an_overlay_is_stretched_over_the_values_of_pixels_that_hold_data(tmp_path):
+    pixels = np.random.default_rng(0).integers(1000, 2000, (40, 30, 3), dtype=np.uint16)
+    pixels[:10] = 0
+    image = np.ma.masked_equal(pixels, 0)
+    job = Job(image=tmp_path / "a.tif", size=(40, 30), output=tmp_path / "out")
+    prediction = Prediction(np.zeros((40, 30), np.uint8))
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    output_format.write(PredictedImage(job, (40, 30), prediction, WindowedArray(image)), (OVERLAY,))
+    np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), to_rgb(image))
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])

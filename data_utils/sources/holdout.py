@@ -96,7 +96,8 @@ def hold_out_shards(rows: StreamRows, fraction: float, seed: int) -> tuple[Recor
     files, file_by_group = np.unique(rows.groups[:, 0], return_inverse=True)
     if len(files) < 2:
         raise DataError(
-            f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
+            f"a stream of {counted(len(files), 'file')} has none to validate on; give it a validation split, or smaller"
+            " shards"
         )
     sizes = np.bincount(file_by_group, weights=rows.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))

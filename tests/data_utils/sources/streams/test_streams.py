@@ -249,7 +249,7 @@ def test_whole_shards_are_held_out_where_there_is_no_validation_split(training_s
 def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
     for file in sorted(training_shards.iterdir())[1:]:
         file.unlink()
-    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+    with pytest.raises(DataError, match="a stream of 1 file has none to validate on"):
         load_info(training_shards, streaming=True, **STREAM)
 
 

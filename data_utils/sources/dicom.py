@@ -23,7 +23,7 @@ from data_utils.image_io.formats import Segments, VolumeFile, image_errors
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import read_label_volume, volume_stem
-from data_utils.sources.folder import DataFolder, files_below, natural_sort_key, split_folders
+from data_utils.sources.folder import DataFolder, files_below, natural_order, natural_sort_key, split_folders
 from data_utils.sources.overlapping import bits_by_class
 from data_utils.sources.pairs import Cases, as_files, find_masks, pair
 from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners
@@ -136,7 +136,7 @@ def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
     paths = [name for name in names if may_be_dicom(name) and is_dicom(folder / name)]
     if paths:
         load_pydicom()
-    return sorted(paths, key=natural_sort_key)
+    return natural_order(paths)
 
 
 def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
@@ -323,7 +323,7 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
                 if first != path:
                     raise DataError(f"{first} and {path} both mark {name} in one series; keep one of them")
     names = set(chain.from_iterable(names_by_path.values()))
-    return tuple(sorted(names, key=natural_sort_key))
+    return tuple(natural_order(names))
 
 
 def _segment_names(path: str) -> list[str]:

@@ -254,7 +254,7 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
     if images is None or masks is None:
         kinds = {"images": images, "masks": masks}
         lacking = [kind for kind, found in kinds.items() if found is None]
-        names = sorted(names_in(folder), key=natural_sort_key)
+        names = natural_order(names_in(folder))
         raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"

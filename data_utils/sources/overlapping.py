@@ -27,6 +27,7 @@ from data_utils.sources.folder import (
     files_by_stem,
     files_in,
     holds_files,
+    natural_order,
     natural_sort_key,
     split_folders,
     walk,
@@ -166,7 +167,7 @@ def find_class_folders(folder: DataFolder) -> SplitOpeners:
 
 def _all_names(names: Iterable[Iterable[str]]) -> list[str]:
     """The classes of all splits, so that a class has the same bit in each."""
-    return sorted(set(chain.from_iterable(names)), key=natural_sort_key)
+    return natural_order(set(chain.from_iterable(names)))
 
 
 def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[str]:

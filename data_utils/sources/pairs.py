@@ -14,7 +14,6 @@ from data_utils.sources.folder import (
     detect_suffix,
     list_files,
     natural_order,
-    natural_sort_key,
     stems_of,
 )
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, first_files
@@ -71,7 +70,7 @@ def pair(
     unpaired += [f"{file}: mask without image" for file in natural_order(masks_alone)]
     unpaired += cases.lost
     if is_named_by_case:
-        paired.sort(key=natural_sort_key)
+        paired = natural_order(paired)
 
     def rows() -> Iterator[FileRow]:
         """The rows one by one: a million of them would be traversed by the garbage collector again and again."""

@@ -15,7 +15,7 @@ from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.folder import files_by_stem, natural_sort_key
+from data_utils.sources.folder import files_by_stem, natural_order
 from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, find_masks, pair
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
@@ -59,7 +59,7 @@ def _picture_hint(images: Path, stems: Collection[str]) -> str:
         if stem in stems and not ending.lower().endswith(IMAGE_SUFFIXES):
             unread.append(name)
     hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
-    for name in sorted(unread, key=natural_sort_key)[:1]:
+    for name in natural_order(unread)[:1]:
         hint += f"; {name} is not read{format_remedy([name])}"
     return hint
 

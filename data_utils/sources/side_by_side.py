@@ -24,7 +24,6 @@ from data_utils.sources.folder import (
     DataFolder,
     files_below,
     natural_order,
-    natural_sort_key,
     split_folders,
     stems_of,
 )
@@ -97,7 +96,7 @@ class FilesByWord(NamedTuple):
         images: dict[str, str | Files] = {}
         masks = dict(self.masks)
         lost: list[str] = []
-        for key in sorted(files_by_key, key=natural_sort_key):
+        for key in natural_order(files_by_key):
             files = files_by_key[key]
             lacking = [word for word in words if word not in files]
             if lacking:

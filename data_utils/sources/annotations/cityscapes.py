@@ -14,7 +14,7 @@ import numpy as np
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_mask
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
-from data_utils.sources.folder import files_below, natural_sort_key, splits_below, wanted_splits
+from data_utils.sources.folder import files_below, natural_order, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
     AnnotationSummary,
@@ -104,7 +104,7 @@ def files(folder: Path, ending: str) -> dict[str, str]:
         stem, _ = os.path.splitext(file)
         if stem.endswith(ending):
             path_by_picture[stem.removesuffix(ending)] = file
-    return {picture: path_by_picture[picture] for picture in sorted(path_by_picture, key=natural_sort_key)}
+    return {picture: path_by_picture[picture] for picture in natural_order(path_by_picture)}
 
 
 FORMAT = AnnotationFormat("Cityscapes", ".json", find, load)

@@ -11,7 +11,7 @@ import numpy as np
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, decode_mask, read_header
 from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths
-from data_utils.sources.folder import children, files_in, natural_sort_key, split_folders
+from data_utils.sources.folder import children, files_in, natural_order, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.errors import DataError
@@ -94,7 +94,7 @@ def _pictures(folder: Path, kind: str) -> list[Path]:
     below = children(folder).get(kind)
     if below is None:
         return []
-    return [below / name for name in sorted(files_in(below, IMAGE_SUFFIXES), key=natural_sort_key)]
+    return [below / name for name in natural_order(files_in(below, IMAGE_SUFFIXES))]
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:

@@ -32,7 +32,7 @@ from data_utils.sources.folder import (
     files_by_stem,
     files_in,
     holds_files,
-    natural_sort_key,
+    natural_order,
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
@@ -186,7 +186,7 @@ def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataC
         annotated += bool(shapes)
     if files and not labels:
         raise DataError(f"{folder}: its files of polygons hold no polygon")
-    names_in_order = sorted(labels, key=natural_sort_key)
+    names_in_order = natural_order(labels)
     classes, values = number_classes(names_in_order, str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     # a file of all images does not tell which of them have polygons

@@ -17,7 +17,7 @@ from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
-from tasks.drawing import busiest_voxel, orthogonal_slices, outlined_overlay
+from tasks.drawing import outlined_overlay, volume_page
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
@@ -192,10 +192,7 @@ class MaskFormat(PredictionFormat):
             save_overlay(image, self.drawn(labels), self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        color_numbers = self.color_numbers(labels)
-        center = busiest_voxel(color_numbers)
-        slices = orthogonal_slices(voxels, center, header.spacing)
-        picture = outlined_overlay(slices, orthogonal_slices(color_numbers, center, header.spacing), self.colors)
+        picture = volume_page(voxels, self.color_numbers(labels), self.colors, header.spacing)
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(picture).save(file, "png")
 

@@ -17,6 +17,7 @@ from tasks.drawing import (
     render_points,
     to_rgb,
     value_limits,
+    volume_page,
 )
 
 
@@ -147,6 +148,16 @@ def test_grey_levels_are_stretched_between_the_first_and_the_last_percent():
 )
 def test_channels_behind_grey_or_color_are_not_shown(pixel, rgb):
     assert to_rgb(np.array([[pixel]], np.uint8)).tolist() == [[rgb]]
+
+
+def test_a_page_shows_the_right_at_the_left():
+    image = np.full((4, 40, 40, 1), 40, np.uint8)
+    mask = np.zeros((4, 40, 40), np.uint8)
+    mask[1:, 10:30, 20:36] = 1
+    colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
+    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
+    rows, columns = np.nonzero((page[:320] != 40).any(axis=2))
+    assert [rows.min(), rows.max(), columns.min(), columns.max()] == [80, 239, 32, 159]
 
 
 def test_each_of_many_bands_has_a_stretch_of_its_own():

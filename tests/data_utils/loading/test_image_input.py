@@ -8,6 +8,7 @@ import tifffile
 from support.inputs import read_input
 from support.rasters import write_raster
 
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import open_source
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
@@ -50,7 +51,7 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
 def test_an_image_that_is_decoded_whole_is_the_page_that_is_named(tmp_path):
     pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    assert read_input(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
+    assert read_input(PageFile(tmp_path / "a.tif", 2), Preprocess(), 1).whole().max() == 2
 
 
 def test_an_image_that_the_model_does_not_take_is_named():

@@ -231,7 +231,11 @@ def read_coco(path: Path, root: Path | None = None) -> CocoFile:
         content = json_of(path)
     finally:
         gc.enable()
-    categories = {entry["id"]: entry for entry in _entries(content, "categories", path)}
+    listed = _entries(content, "categories", path)
+    categories = {entry["id"]: entry for entry in listed}
+    names = {(entry["id"], entry["name"]) for entry in listed}
+    if len(categories) < len(names):
+        raise DataError(f"{path}: {len(names)} categories have only {len(categories)} different ids")
     images = _entries(content, "images", path)
     objects: dict[Any, list[Entry]] = {image["id"]: [] for image in images}
     if len(objects) < len(images):

@@ -131,9 +131,12 @@ def test_objects_of_images_that_are_not_listed_are_named_up_to_three(folder):
     assert "..." in message
 
 
-def test_an_id_of_two_images_is_refused(folder):
+def test_an_id_of_two_images_or_categories_is_refused(folder):
     file = write_coco(folder / "annotations/instances_train2017.json", [])
     content = json.loads(file.read_text())
+    first, *others = content["categories"]
+    file.write_text(json.dumps(content | {"categories": [first, *others, first | {"name": "other"}]}))
+    assert f"{len(others) + 2} categories have only {len(others) + 1} different ids" in error_of(folder)
     file.write_text(json.dumps(content | {"images": [*content["images"], content["images"][0]]}))
     assert f"{file}: 4 images have only 3 different ids" in error_of(folder)
 

@@ -114,6 +114,8 @@ def parse_args(description: str) -> PredictSettings:
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
     file_name = "" if args.output.is_dir() else args.output.name.lower()
+    if args.polygons and file_name.endswith(".png"):
+        parser.error(f"--output {args.output}: --polygons needs a mask with a place; give a .tif file, or a folder")
     if file_name.endswith(MASK_FILES):
         return replace(args, file=args.output, output=args.output.parent)
     if file_name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *REMEDIES, *TABLES)):

@@ -386,6 +386,7 @@ def test_an_output_that_is_there_is_a_file_or_folder_as_it_is(tmp_path):
         "--tile-size 0",
         "--min-size 0",
         "--polygons shp",
+        "--polygons --output mask.png",
         "--boundary",
     ],
 )

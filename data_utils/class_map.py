@@ -227,7 +227,8 @@ def resolve_classes(
             )
     if not 2 <= len(class_map) <= MAX_VALUES:
         remedy = ""
-        if classes and outside is None:
+        others = set(mask_values) - class_map.indices.keys() - {IGNORE_INDEX}
+        if others and outside is None:
             remedy = "; give VALUE=NAME,VALUE=NAME,..., or --outside background for the other values"
         raise DataError(
             f"{counted(len(class_map), 'class', 'classes')}, expected 2 to {MAX_VALUES}; the masks hold"

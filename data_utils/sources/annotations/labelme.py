@@ -126,9 +126,10 @@ class LabelmeMask(DrawnMask):
         areas: list[Area] = []
         for number, shape in enumerate(content["shapes"], 1):
             location = f"{self.file}: shape {number}"
-            label = str(shape.get("label"))
+            label = label_of(shape)
             if label not in self.values:
-                raise DataError(f"{location} is called {label!r}, which labels.txt does not list")
+                problem = f"is called {label!r}, which {LABELS} does not list" if label else "has no label"
+                raise DataError(f"{location} {problem}")
             outline = outline_of(shape, f"{location} ({label})")
             areas.append(Area(self.values[label], outline, shape.get("group_id")))
         return size, areas
@@ -141,6 +142,11 @@ def read_labelme(file: str) -> dict[str, Any]:
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise DataError(f"{file} is no labelme file: it has no list of shapes")
     return content
+
+
+def label_of(shape: dict[str, Any]) -> str:
+    """The label of a shape, without spaces around it, which labels.txt has not either."""
+    return str(shape.get("label")).strip()
 
 
 def outline_of(shape: dict[str, Any], location: str) -> Outline:
@@ -253,7 +259,7 @@ def contents_of(path: str) -> Contents:
     for number, shape in enumerate(shapes):
         group = shape.get("group_id")  # shapes of one group are one object
         key = f"shape {number}" if group is None else f"group {group}"
-        objects.add((str(shape.get("label")), key))
+        objects.add((label_of(shape), key))
     counts = Counter(label for label, _ in sorted(objects))
     absent_shapes = content.get(ABSENT)
     if not isinstance(absent_shapes, list):
@@ -261,7 +267,7 @@ def contents_of(path: str) -> Contents:
     points: list[list[Any]] = []
     for number, shape in enumerate(shapes + absent_shapes, 1):
         if isinstance(shape, dict) and shape.get("shape_type") == "point":
-            points.append([number, str(shape.get("label")), shape.get("points"), shape.get("description")])
+            points.append([number, label_of(shape), shape.get("points"), shape.get("description")])
     areas = sum(shape.get("shape_type") != "point" for shape in shapes)
     size = [content.get("imageHeight"), content.get("imageWidth")]
     named_image = str(content.get("imagePath") or "")

@@ -41,6 +41,14 @@ def test_classes_stand_in_the_order_of_labels_txt(four_labels):
     assert read_mask(train[0]["target"], "")[20, 20] == 3
 
 
+def test_spaces_around_a_label_are_no_part_of_it(tmp_path):
+    for stem, label in (("1", " a "), ("2", "a")):
+        write_labelme(tmp_path, stem, [shape(label, BOX, "rectangle")])
+    for records in loaded(tmp_path):
+        assert records.metadata.classes == ((0, "background"), (1, "a"))
+        assert read_mask(records[0]["target"], "")[20, 20] == 1
+
+
 PLACES = {  # JSON files -> images
     "beside": ("", ""),
     "beside in images": ("images", "images"),

@@ -49,7 +49,7 @@ def as_volume(source: ImageSource) -> VolumeFile | None:
 def check_takes_images(config: UNetConfig, name: str) -> None:
     """Raises ImageError if networks take volumes only."""
     if config.dims == 3:
-        raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
+        raise ImageError(f"{name}: is no volume, and the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
 
 def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) -> NetworkInputs:

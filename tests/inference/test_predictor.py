@@ -285,7 +285,7 @@ def test_an_error_at_a_volume_has_the_name_that_was_given(tmp_path, two_channels
 
 
 def test_an_image_is_refused_by_a_model_of_volumes(two_channels):
-    with pytest.raises(ImageError, match=r"^my photo: is an image, but the model takes volumes \("):
+    with pytest.raises(ImageError, match=r"^my photo: is no volume, and the model takes volumes \("):
         list(two_channels.strips(WindowedArray(np.zeros((8, 9, 2), np.uint8)), "my photo"))
 
 

@@ -333,14 +333,14 @@ def mixed_inputs(tmp_path) -> Path:
 
 def test_an_image_is_refused_by_a_predictor_of_volumes(mixed_inputs):
     file = mixed_inputs / "a.png"
-    with pytest.raises(ImageError, match=r"a\.png: is an image, but the model takes volumes \(\.nii, \.nii\.gz"):
+    with pytest.raises(ImageError, match=r"a\.png: is no volume, and the model takes volumes \(\.nii, \.nii\.gz"):
         Predictor(network())(file, str(file))
 
 
 def test_inputs_that_do_not_fit_a_model_are_a_line_each(mixed_inputs, tmp_path):
     found = dict(predict(Predictor(network()), [mixed_inputs], tmp_path / "out"))
     lines = {job.image.name: str(error) for job, error in found.items()}
-    assert "a.png: is an image, but the model takes volumes" in lines["a.png"]
+    assert "a.png: is no volume, and the model takes volumes" in lines["a.png"]
     assert "has 3 channels, the model takes 1" in lines["b.nii.gz"]
     assert "c.nii.gz" in lines["c.nii.gz"]
     assert "cannot be read" in lines["c.nii.gz"]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from data_utils.image_io.reader import open_source, read_image
@@ -89,7 +90,9 @@ class PredictionPipeline:
         if inputs.pixels is not None:
             picture = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            prediction = self._decode(job, inputs.size, iter(logits.split(rows, dim=1)))
+            with torch.inference_mode():  # in which the logits were computed
+                strips = logits.split(rows, dim=1)
+            prediction = self._decode(job, inputs.size, iter(strips))
             return self._finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
     def _predict_in_windows(self, job: Job) -> Score | None:

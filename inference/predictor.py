@@ -290,7 +290,7 @@ class Predictor:
         """Logits (1, num_classes, h, w) of each of some images (C, h, w) of one size."""
         forward = partial(self._logits, network)
         if tiling is None:
-            return forward(torch.stack(list(images))).split(1)
+            return [logits[None] for logits in forward(torch.stack(list(images)))]
         logits = []
         for image in images:
             strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.cache import cache_folder, digest, digest_of_files, load_or_compute, load_or_compute_arrays
+from runtime.cache import READING, cache_folder, digest, digest_of_files, load_or_compute, load_or_compute_arrays
 
 
 def test_the_key_of_the_cache_tells_its_parts_apart():
@@ -55,7 +55,7 @@ def count(monkeypatch, tmp_path) -> Callable[[], int]:
 def test_a_value_with_a_key_is_computed_once(count, tmp_path):
     assert [load_or_compute("k", count), load_or_compute("k", count), load_or_compute("other", count)] == [0, 0, 1]
     assert [load_or_compute(None, count), load_or_compute(None, count)] == [2, 3]
-    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k-2.json", "other-2.json"]
+    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == [f"k-{READING}.json", f"other-{READING}.json"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])
@@ -67,7 +67,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(count, tmp_path, ending, dama
         return int(load_or_compute_arrays("k", lambda: {"a": np.array(count())})["a"])
 
     assert compute() == 0
-    file = Path(tmp_path, "unet-accelerate", f"k-2.{ending}")
+    file = Path(tmp_path, "unet-accelerate", f"k-{READING}.{ending}")
     whole = file.read_bytes()
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
     file.write_bytes({"cut": whole[:-1], "empty": b"", "flipped": flipped, "another shape": b"{}"}[damage])

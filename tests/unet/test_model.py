@@ -153,7 +153,7 @@ def check_refused(folder: Path, reason: str) -> None:
         ({"norm": "layer"}, 'norm is "layer"'),
         ({"num_classes": "5"}, 'num_classes is "5", expected a whole number of at least 1'),
         ({"temperature": 10**400}, r"config.json is damaged \(it has a number of 401 digits"),
-        ({"depth": 1000}, "has fewer than 1,000 layers"),
+        ({"depth": 1000}, "depth is 1000, expected less: each level doubles base_channels"),
         ({"num_classes": 10**9}, "has fewer than 1 layers or 1,000,000,000 channels"),  # before 10^9 are built
     ],
 )

@@ -290,11 +290,11 @@ def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     """
     whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
     flags = [*streamed, *EXACT, *LONG]
-    result = launch(*command("", whole, *flags), profile="multi_cpu")
+    result = launch(*command(streamed[1], whole, *flags), profile="multi_cpu")
     assert result.returncode == 0, result.stderr
     launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
     launcher += ["--main_process_port", "0", "--max_restarts", "1"]
-    process = start([*command("", output, *flags), "--num-workers", "1", "--resume", "auto"], launcher)
+    process = start([*command(streamed[1], output, *flags), "--num-workers", "1", "--resume", "auto"], launcher)
     wait_for_step(process, output, 9)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=120)
@@ -302,7 +302,7 @@ def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     assert "resumed from" in stdout
     check_same_end(output, whole)
     copy_until(12, whole, one)
-    result = launch(*command("", one, *flags, "--resume", "auto"))
+    result = launch(*command(streamed[1], one, *flags, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "step-00000012, at step 12 of 30" in result.stdout
     assert losses(one, 30) == pytest.approx(losses(whole, 30), abs=1e-5)  # the documented promise, of SGD in fp32

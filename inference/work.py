@@ -19,7 +19,6 @@ from runtime.console import say
 from runtime.errors import DataError
 from runtime.files import remove_leftovers
 from tasks.job import Job
-from tasks.landmarks.write import PointFormat, read_true_points
 from tasks.polygons import check_places
 from unet.config import UNetConfig
 
@@ -81,8 +80,8 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     inputs = find_inputs(args.input, output, rules, truth=args.truth, mask_suffix=args.mask_suffix)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
-    elif isinstance(output_format, PointFormat):
-        jobs = with_true_points(args.truth, read_true_points(args.truth, output_format.task), inputs)
+    elif (points := output_format.true_points(args.truth)) is not None:
+        jobs = with_true_points(args.truth, points, inputs)
     else:
         jobs = TruthFolder(args.truth, output_format, args.mask_suffix, rules).with_truths(inputs)
     if args.file is not None:

@@ -11,9 +11,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from PIL import Image
 
+from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import PageFile, Segments, VolumeFile
 from data_utils.image_io.volumes import read_volume, write_regions
+from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.errors import DataError
 from runtime.files import replace_file
@@ -27,7 +29,6 @@ from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
-LARGEST = 65535  # a value of 16 bits
 
 
 class LegendEntry(NamedTuple):
@@ -89,6 +90,10 @@ class PredictionFormat(ABC):
         """What a page says below the picture of a prediction: the name of each color."""
         _, *entries = zip(self.colors.tolist(), self.names, strict=True)
         return [LegendEntry(tuple(color), name) for color, name in entries]
+
+    def true_points(self, path: Path) -> PointTable | None:
+        """The true points of all images in a file or folder; None if predictions are compared with masks."""
+        return None
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
@@ -233,7 +238,7 @@ def free_value(values: Sequence[MaskValue]) -> int:
     numbers = {value for value in values if isinstance(value, int)}
     if not numbers:
         return 0
-    for value in (*range(USUAL_NODATA, -1, -1), *range(LARGEST, USUAL_NODATA, -1)):
+    for value in (*range(USUAL_NODATA, -1, -1), *range(MOST_IN_MASK, USUAL_NODATA, -1)):
         if value not in numbers:
             return value
     raise AssertionError("there are at most 255 classes")

@@ -100,6 +100,9 @@ class PointFormat(PredictionFormat):
         assert image.picture is not None
         return render_points(read_image(image.picture, job.name), found)
 
+    def true_points(self, path: Path) -> PointTable:
+        return read_true_points(path, self.task)
+
     def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
         table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
         return Prediction(read_prediction(table, job))

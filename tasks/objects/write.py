@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import VolumeHeader, read_volume_header
 from runtime.console import counted, say
@@ -35,7 +36,6 @@ TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
 COCO = "objects.json"
 LARGE_MASK = ".tif"  # the extension of a mask with more objects than a PNG can number
-MOST_IN_PNG = 2**16 - 1
 IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
 VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
 VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
@@ -114,13 +114,13 @@ class ObjectFormat(MaskFormat):
     def write_mask(self, image: PredictedImage) -> None:
         job = image.job
         count = len(image.prediction.objects)
-        most = MOST_IN_PNG
+        most = MOST_IN_MASK
         if job.place is not None:
             most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
         nodata = np.iinfo(dtype).max
         paths = [job.file(MASK), job.file(LARGE_MASK)]
-        if job.volume is None and count > MOST_IN_PNG:
+        if job.volume is None and count > MOST_IN_MASK:
             paths.reverse()
         path, other = paths
         save_labels(image, path, lambda labels: label_numbers(labels).astype(dtype), nodata)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, Segments
@@ -23,7 +24,7 @@ from tasks.overlapping.target import Region
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, write_pages
-from tasks.prediction_format import LARGEST, LegendEntry, MaskFormat, free_value, legend_of_shares
+from tasks.prediction_format import LegendEntry, MaskFormat, free_value, legend_of_shares
 from unet.config import IGNORE_INDEX, UNetConfig
 
 NOTHING = "nothing"  # the meaning of the first color of pictures
@@ -168,7 +169,7 @@ class RegionFormat(BitFormat):
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         largest = max(self.values[1:])
-        if not 0 < largest <= LARGEST:
-            raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
+        if not 0 < largest <= MOST_IN_MASK:
+            raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {MOST_IN_MASK}")
         values = np.array(self.values, np.uint8 if largest < 256 else np.uint16)
         return values[self.color_numbers(labels)]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import Records
 from inference.predictor import Predictor
 from runtime.console import track
@@ -83,12 +84,13 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
     """
     record = run.info.val.records[index]
     image, name = record["image"], record["name"]
-    target, spacing = read_example(record, run.info.reader)[1:]  # a volume does not stay in memory
-    labels = run.info.reader.shown_truth(target)
-    if spacing is None:
-        yield run.predictor(image, name).probabilities, labels
+    reader = run.info.reader
+    if run.has_volumes:
+        target = reader.read_volume(record, read_volume_header(image, name))
+        yield from zip(run.predictor.slices(image, name), reader.shown_truth(target), strict=True)
     else:
-        yield from zip(run.predictor.slices(image, name), labels, strict=True)
+        _, target, _ = read_example(record, reader)
+        yield run.predictor(image, name).probabilities, reader.shown_truth(target)
 
 
 class Slice(NamedTuple):

@@ -138,7 +138,7 @@ NUMBERS[:10] %= 3  # large numbers come in later strips
 @pytest.fixture
 def of_many(monkeypatch) -> None:
     """A PNG holds no more than two objects."""
-    monkeypatch.setattr(objects_module, "MOST_IN_PNG", 2)
+    monkeypatch.setattr(objects_module, "MOST_IN_MASK", 2)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crops import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
 from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
+from data_utils.loading.kept_samples import KeptSamples
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.target import Target
 from runtime.cache import digest
@@ -35,6 +36,7 @@ class SegmentationDataset(Dataset):
         fit_targets: whether targets follow the images to the network's input size; points always do.
         threads: how many threads of a loader process decode the samples of a batch.
         decoded: the samples, once all are decoded.
+        kept: the samples that this process has decoded, if they may stay in memory.
     """
 
     fit_targets: bool
@@ -48,6 +50,7 @@ class SegmentationDataset(Dataset):
         self.reader = info.reader
         self.target = info.reader.target
         self.decoded: DecodedSplit | None = None
+        self.kept = KeptSamples()
         mean, std = info.normalization.mean, info.normalization.std
         # the model's statistics, not those of the files: it may need other preprocessing
         if split.records.dims == 3:
@@ -90,6 +93,9 @@ class SegmentationDataset(Dataset):
         """
         if self.decoded is not None:
             return self.decoded[index]
+        return self.kept.get(index) or self.kept.add(index, self._decode(index))
+
+    def _decode(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
         record = self.split.records[index]

@@ -29,6 +29,7 @@ from data_utils.loading.dataset import (
     collate_evaluation,
     collate_training,
 )
+from data_utils.loading.kept_samples import KeptSamples, room_for
 from data_utils.sources.records import StreamRows
 from runtime.errors import UserError, one_line
 from runtime.machine import default_workers
@@ -132,6 +133,10 @@ def build_loaders(
     if info.config.cache or are_volumes:
         train.cache()
         val.cache()
+    elif not isinstance(records.rows, StreamRows):
+        for dataset in (train, val):
+            pixels = int(_input_sizes(dataset.split, config.preprocess).prod(axis=1, dtype=np.int64).sum())
+            dataset.kept = KeptSamples(room_for(pixels, info.channels, num_workers))
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

@@ -23,6 +23,7 @@ from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
+from data_utils.loading.kept_samples import KeptSamples, room_for
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
@@ -173,6 +174,25 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1].mask, other[1].mask)
         assert one[3] == other[3]
+
+
+def test_a_sample_that_is_kept_is_not_decoded_again_while_there_is_room(tmp_path):
+    samples = training(write_folder(tmp_path, 6, seed=0, size=(16, 24)))
+    samples.kept = KeptSamples(room=2 * 16 * 24 * 4)  # of bytes: two images with their masks
+    slots = [Slot(index, 0, (16, 24)) for index in range(3)]
+    first = samples.__getitems__(slots)
+    for file in tmp_path.rglob("*.png"):
+        file.unlink()
+    for before, again in zip(first, samples.__getitems__(slots[:2]), strict=False):
+        assert torch.equal(before[0], again[0])
+        assert torch.equal(before[1].mask, again[1].mask)
+    with pytest.raises(ImageError):
+        samples[slots[2]]
+
+
+@pytest.mark.parametrize(("pixels", "processes", "is_kept"), [(10**6, 0, True), (10**6, 8, True), (10**9, 1, False)])
+def test_only_data_sets_that_fit_are_kept_in_memory(pixels, processes, is_kept):
+    assert (room_for(pixels, 3, processes) > 0) is is_kept
 
 
 @pytest.fixture(

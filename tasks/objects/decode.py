@@ -134,7 +134,7 @@ def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
     """
     found: list[DetectedObject] = []
     first_pixels: list[tuple[int, ...]] = []  # of each object
-    for window, is_object in _separate(packed):
+    for window, is_object in _separate(packed, task.smallest):
         pixels = packed[window][is_object]
         if len(pixels) < task.smallest:
             packed[window][is_object] = 0
@@ -166,11 +166,17 @@ def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
     return objects
 
 
-def _separate(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """The box of each object, as an index of the pixels, and the object's pixels in the box, bool."""
+def _separate(packed: np.ndarray, smallest: int) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """The box of each object, as an index of the pixels, and the object's pixels in the box, bool.
+
+    A component of fewer pixels than `smallest` stays whole: a network that has hardly learned finds thousands of them.
+    """
     from scipy import ndimage
 
     for window, is_component in _components(packed):
+        if np.count_nonzero(is_component) < smallest:
+            yield window, is_component
+            continue
         pieces = separate_objects(np.where(is_component, packed[window], 0))
         for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
             inner_window = []

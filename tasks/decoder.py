@@ -54,6 +54,10 @@ class Decoder(ABC):
         """`finish` for tensors, without the objects; `decoded` and the prediction have a first axis of 1."""
         return decoded
 
+    def finish_variants(self, decoded: Tensor, variants: Sequence[Any]) -> list[Tensor]:
+        """`finish_on_device` for each of the task's `variants`."""
+        return [self.finish_on_device(decoded)]
+
     def mask(self, labels: np.ndarray) -> np.ndarray:
         """The labels of a prediction, in the form that `Predictor` returns."""
         return labels

@@ -199,6 +199,15 @@ class Task(ABC):
         """Channels of the logits."""
         return len(self.output_names)
 
+    def with_variants(self) -> "Task":
+        """The task whose `variants` are tried in training."""
+        return self
+
+    @property
+    def variants(self) -> Sequence["Task"]:
+        """The task with each way to read a prediction from the same logits; evaluations keep the best one."""
+        return [self]
+
     @property
     def averages_mirrored(self) -> bool:
         """Whether a prediction is the mean of two, of the image and of its mirror image."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from accelerate import Accelerator
@@ -32,12 +33,14 @@ class Evaluation:
         loss: the mean over the validation images; None if it was not kept.
         scores: the scores of the validation images, in their order, on the CPU.
         unreadable: the indices of the images for which the network's outputs are not finite numbers.
+        task: the one of `Task.variants` that the scores are of; None if it was not kept.
     """
 
     step: int
     loss: float | None
     scores: Scores
     unreadable: Sequence[int] = ()
+    task: Task | None = None
 
     def check(self, records: Records, best_step: int) -> None:
         """Raise TrainingError if an output of the network is not a finite number: its scores would mean nothing.
@@ -73,7 +76,10 @@ class Evaluation:
 def evaluate(
     accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader, criterion: StepLoss, step: int
 ) -> Evaluation:
-    """Evaluate the model: scores and loss at the targets' own sizes, exact on any number of processes."""
+    """Evaluate the model: scores and loss at the targets' own sizes, exact on any number of processes.
+
+    The scores are those of the best of the task's variants.
+    """
     model.eval()
     share_statistics(accelerator, model)
     task = criterion.task
@@ -81,7 +87,8 @@ def evaluate(
     whole = whole_network(accelerator, network)  # processes have different numbers of tiles: none waits for the others
     evaluated = model if whole is network else whole
     device = accelerator.device
-    scores = task.new_scores(len(loader.dataset), device)
+    variants = task.variants
+    scores_of_variants = [variant.new_scores(len(loader.dataset), device) for variant in variants]
     decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
@@ -93,25 +100,28 @@ def evaluate(
             images = predict_strips(evaluated, batch["images"], sizes, network.config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.as_batch()
-                prediction, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
-                scores.add(prediction, target, index)
-                scores.finish_image(index)
+                predictions, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
+                for scores, prediction in zip(scores_of_variants, predictions, strict=True):
+                    scores.add(prediction, target, index)
+                    scores.finish_image(index)
                 unreadable[index] = ~is_finite
                 counts = counts + task.counts(target)
                 sums = sums + image_sums.to(counts.dtype)
     model.train()
-    sums, counts, *results = accelerator.reduce(
-        [sums, counts, scores.sums, scores.by_image, reliability, unreadable], "sum"
-    )
+    kept = [[scores.sums, scores.by_image] for scores in scores_of_variants]
+    sums, counts, *results = accelerator.reduce([sums, counts, reliability, unreadable, *chain(*kept)], "sum")
     loss = (sums / torch.where(counts > 0, counts, 1)).sum()
-    results = download([*results, loss])  # one wait for the device
-    scores.sums, scores.by_image, scores.reliability, unreadable, loss = results
-    return Evaluation(step, loss.item(), scores, unreadable.nonzero().flatten().tolist())
+    loss, reliability, unreadable, *results = download([loss, *results])  # one wait for the device
+    for scores, own_sums, by_image in zip(scores_of_variants, results[::2], results[1::2], strict=True):
+        scores.sums, scores.by_image, scores.reliability = own_sums, by_image, reliability
+    best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
+    unreadable_indices = unreadable.nonzero().flatten().tolist()
+    return Evaluation(step, loss.item(), scores_of_variants[best], unreadable_indices, variants[best])
 
 
 def read_strips(
     task: Task, decoder: Decoder, strips: Iterable[Tensor], target: Target, reliability: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[list[Tensor], Tensor, Tensor]:
     """Predict an image from strips of its logits.
 
     Args:
@@ -120,8 +130,9 @@ def read_strips(
         reliability: (bins, 3), the confidence counts, to which this image's are added if the task has confidences.
 
     Returns:
-        The prediction, with a first axis of 1; the sums of `Task.finish`; whether all logits and sums are finite, a
-        bool on the device. Logits that are not finite count as 0, since no prediction can be read from them.
+        The prediction of each of the task's variants, with a first axis of 1; the sums of `Task.finish`; whether all
+        logits and sums are finite, a bool on the device. Logits that are not finite count as 0, since no prediction can
+        be read from them.
     """
     rendered = task.render(target)
     decoded: list[Tensor] = []
@@ -142,4 +153,5 @@ def read_strips(
         top = bottom
     finished = task.finish(sums)
     whole = torch.cat(decoded, dim=2 - logits.ndim)  # the axis of rows
-    return decoder.finish_on_device(whole), finished, is_finite & finished.isfinite().all()
+    predictions = decoder.finish_variants(whole, task.variants)
+    return predictions, finished, is_finite & finished.isfinite().all()

@@ -271,6 +271,8 @@ def build_network(
     preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(accelerator.device)
+    if args.plan == "auto":
+        task = task.with_variants()
     network = origin.build(info.channels, task, preprocess)
     check_scale(info, run.flags.scale, network.config)
     if args.crop_size:

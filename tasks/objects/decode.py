@@ -4,7 +4,7 @@ The connected components of the foreground are cut where they are shallow, each 
 watershed from its deep parts. The objects are numbered from top to bottom by their first pixel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
 from tasks.objects.labels import CLASS_BITS, holes, label_numbers, pack_labels
-from tasks.objects.loss import Objects
+from tasks.objects.loss import PEAK, Objects
 from tasks.task import Task
 
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
@@ -27,7 +27,6 @@ BYTE = 255
 DEPTH_SHIFT = 8
 CERTAINTY_SHIFT = 16
 BLUR = 1.0  # pixels, standard deviation: smooths the steps of a learned depth, which are no objects
-PEAK = 26  # of LEVELS: a seed is so much deeper than every path from it to a deeper place
 PIXELS_AT_ONCE = 2**24  # in which connected components are found
 OBJECTS_TOGETHER = 1000  # whose pixels are in memory together while holes are filled
 MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
@@ -51,6 +50,20 @@ class DetectedObject(NamedTuple):
     center: tuple[float, ...]
     box: tuple[int, ...]
     score: float
+
+
+class Piece(NamedTuple):
+    """A part of a connected component of pixels, which may be an object.
+
+    Args:
+        window: its box, as an index of the image's pixels.
+        is_object: its pixels in the box, bool.
+        pixels: (N,) int32, these pixels, packed.
+    """
+
+    window: tuple[slice, ...]
+    is_object: np.ndarray
+    pixels: np.ndarray
 
 
 def pack_pixels(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
@@ -90,8 +103,11 @@ class ObjectDecoder(Decoder):
         return decoded, find_objects(decoded, self.task)
 
     def finish_on_device(self, decoded: Tensor) -> Tensor:
-        labels, _ = self.finish(decoded[0].cpu().numpy())
-        return torch.from_numpy(labels).to(decoded.device)[None]
+        return self.finish_variants(decoded, [self.task])[0]
+
+    def finish_variants(self, decoded: Tensor, variants: Sequence[Objects]) -> list[Tensor]:
+        labels = label_variants(decoded[0].cpu().numpy(), variants)
+        return [torch.from_numpy(own).to(decoded.device)[None] for own in labels]
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probabilities of the classes, and then the depth."""
@@ -127,62 +143,110 @@ def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> T
     return replace(task, smallest=smallest, drops_border=drops_border)
 
 
+class FoundObjects:
+    """The objects of an image, which come one after another.
+
+    Args:
+        labels: (*spatial) int32, above 0 only where an object may still be found; holds the objects' labels at last.
+    """
+
+    def __init__(self, labels: np.ndarray, task: Objects) -> None:
+        self.labels = labels
+        self.task = task
+        self._found: list[DetectedObject] = []
+        self._first_pixels: list[tuple[int, ...]] = []  # of each object
+
+    def add(self, piece: Piece) -> None:
+        """Take a piece, unless it is too small for an object."""
+        if len(piece.pixels) < self.task.smallest:
+            return
+        if len(self._found) == MOST_OBJECTS:
+            raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
+        positions = np.argwhere(piece.is_object) + [side.start for side in piece.window]
+        number = len(self._found) + 1
+        self.labels[piece.window][piece.is_object] = -number  # until all objects are known
+        self._found.append(_measure(number, piece.window, positions, piece.pixels))
+        self._first_pixels.append(tuple(positions[0].tolist()))
+
+    def finish(self) -> list[DetectedObject]:
+        """The objects in the order of their numbers, with which `labels` is filled."""
+        labels = self.labels
+        found = self._found
+        if self.task.fills_holes:
+            for index, detected in enumerate(found):
+                found[index] = _fill_holes(labels, detected)
+                if index % OBJECTS_TOGETHER == 0:
+                    release(labels)
+        order = sorted(range(len(found)), key=self._first_pixels.__getitem__)
+        if self.task.drops_border:
+            order = [index for index in order if not _touches_border(found[index], labels.shape)]
+        label_by_number = np.zeros(len(found) + 1, np.int32)  # 0 for objects that are left out
+        objects = []
+        for number, index in enumerate(order, 1):
+            detected = found[index]
+            objects.append(detected._replace(number=number))
+            label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
+        for rows in row_spans(len(labels)):
+            labels[rows] = label_by_number[np.maximum(-labels[rows], 0)]
+            release(labels)
+        return objects
+
+
 def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
     """The objects in packed pixels (*spatial) int32, in the order of their numbers.
 
     They are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
     """
-    found: list[DetectedObject] = []
-    first_pixels: list[tuple[int, ...]] = []  # of each object
-    for window, is_object in _separate(packed, task.smallest):
-        pixels = packed[window][is_object]
-        if len(pixels) < task.smallest:
-            packed[window][is_object] = 0
-            continue
-        if len(found) == MOST_OBJECTS:
-            raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
-        positions = np.argwhere(is_object) + [side.start for side in window]
-        number = len(found) + 1
-        packed[window][is_object] = -number  # until all objects are known
-        found.append(_measure(number, window, positions, pixels))
-        first_pixels.append(tuple(positions[0].tolist()))
-    if task.fills_holes:
-        for index, detected in enumerate(found):
-            found[index] = _fill_holes(packed, detected)
-            if index % OBJECTS_TOGETHER == 0:
-                release(packed)
-    order = sorted(range(len(found)), key=first_pixels.__getitem__)
-    if task.drops_border:
-        order = [index for index in order if not _touches_border(found[index], packed.shape)]
-    label_by_number = np.zeros(len(found) + 1, np.int32)  # 0 for objects that are left out
-    objects = []
-    for number, index in enumerate(order, 1):
-        detected = found[index]
-        objects.append(detected._replace(number=number))
-        label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
-    for rows in row_spans(len(packed)):
-        packed[rows] = label_by_number[np.maximum(-packed[rows], 0)]
-        release(packed)
-    return objects
+    objects = FoundObjects(packed, task)
+    for (pieces,) in _separate(packed, task.smallest, [task.peak]):
+        for piece in pieces:
+            objects.add(piece)
+    return objects.finish()
 
 
-def _separate(packed: np.ndarray, smallest: int) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """The box of each object, as an index of the pixels, and the object's pixels in the box, bool.
+def label_variants(packed: np.ndarray, tasks: Sequence[Objects]) -> list[np.ndarray]:
+    """The labels of `find_objects` for each of some tasks that differ in their peaks only, smaller ones first."""
+    variants = [FoundObjects(np.zeros_like(packed), task) for task in tasks]
+    for pieces_by_peak in _separate(packed, tasks[0].smallest, [task.peak for task in tasks]):
+        for objects, pieces in zip(variants, pieces_by_peak, strict=True):
+            for piece in pieces:
+                objects.add(piece)
+    for objects in variants:
+        objects.finish()
+    return [objects.labels for objects in variants]
 
-    A component of fewer pixels than `smallest` stays whole: a network that has hardly learned finds thousands of them.
+
+def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterator[list[list[Piece]]]:
+    """The pieces of each connected component of pixels above 0, for each peak; the component's pixels become 0.
+
+    A component of fewer pixels than `smallest` has none: a network that has hardly learned finds thousands of them.
     """
+    for window, is_component in _components(packed):
+        component = np.where(is_component, packed[window], 0)
+        packed[window][is_component] = 0
+        if np.count_nonzero(is_component) < smallest:
+            continue
+        pieces_by_peak: list[list[Piece]] = []
+        for peak in peaks:
+            is_whole = bool(pieces_by_peak) and len(pieces_by_peak[-1]) == 1
+            # what a smaller peak has left whole, a larger one leaves, too
+            pieces_by_peak.append(pieces_by_peak[-1] if is_whole else _pieces(window, component, peak))
+        yield pieces_by_peak
+
+
+def _pieces(window: tuple[slice, ...], component: np.ndarray, peak: int) -> list[Piece]:
+    """The pieces of a component, whose packed pixels fill the window."""
     from scipy import ndimage
 
-    for window, is_component in _components(packed):
-        if np.count_nonzero(is_component) < smallest:
-            yield window, is_component
-            continue
-        pieces = separate_objects(np.where(is_component, packed[window], 0))
-        for piece, inner in enumerate(ndimage.find_objects(pieces), 1):
-            inner_window = []
-            for outer, side in zip(window, inner, strict=True):
-                inner_window.append(slice(outer.start + side.start, outer.start + side.stop))
-            yield tuple(inner_window), pieces[inner] == piece
+    numbers = separate_objects(component, peak)
+    pieces = []
+    for number, inner in enumerate(ndimage.find_objects(numbers), 1):
+        outer = []
+        for side, inner_side in zip(window, inner, strict=True):
+            outer.append(slice(side.start + inner_side.start, side.start + inner_side.stop))
+        is_object = numbers[inner] == number
+        pieces.append(Piece(tuple(outer), is_object, component[inner][is_object]))
+    return pieces
 
 
 def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
@@ -212,10 +276,13 @@ def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndar
         release(packed)
 
 
-def separate_objects(packed: np.ndarray) -> np.ndarray:
+def separate_objects(packed: np.ndarray, peak: int = PEAK) -> np.ndarray:
     """The objects of a component, numbered from 1, int32, 0 where `packed` is 0.
 
     The seeds of the watershed are the peaks of the depth, after a little blur. A component with one peak is one object.
+
+    Args:
+        peak: see `tasks.objects.loss.Objects`.
     """
     from scipy.ndimage import gaussian_filter, generate_binary_structure, label
     from skimage.morphology import local_maxima, reconstruction
@@ -226,7 +293,7 @@ def separate_objects(packed: np.ndarray) -> np.ndarray:
     is_component = packed > 0
     everywhere = generate_binary_structure(packed.ndim, packed.ndim)
     # `skimage.morphology.h_maxima` takes equal peaks for two, however shallow the valley between them
-    lowered_peaks = reconstruction(depth - PEAK, depth, footprint=everywhere)
+    lowered_peaks = reconstruction(depth - peak, depth, footprint=everywhere)
     is_peak = local_maxima(lowered_peaks, connectivity=packed.ndim) & is_component
     seeds, count = label(is_peak, everywhere)
     if count < 2:

@@ -16,6 +16,8 @@ from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig
 
+PEAK = 26  # of the depth's levels, 0 to 255
+PEAKS = (PEAK, 60, 100)
 BACKGROUND = "background"
 OBJECT = "object"
 
@@ -34,6 +36,9 @@ class Objects(Task):
         fills_holes: whether a predicted object includes its holes, except pixels of other objects.
         drops_border: whether predicted objects that touch the border of the image are left out.
         in_pieces: whether masks tell objects apart as their connected pieces, not by numbers.
+        peak: how much deeper the seed of an object is than every path from it to a deeper place. Small objects that
+            touch need a low one, and large objects, whose depth varies inside of them, a high one.
+        tried_peaks: the peaks from which evaluations choose the best one.
     """
 
     classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
@@ -41,13 +46,22 @@ class Objects(Task):
     fills_holes: bool = False
     drops_border: bool = False
     in_pieces: bool = False
+    peak: int = PEAK
+    tried_peaks: tuple[int, ...] = ()
 
     name = "objects"
     scores = ObjectScores
     target = ObjectTarget
     terms = Classes.terms + 1
     needs_exact_tiles = True
-    measured_fields = ("smallest", "fills_holes", "in_pieces")
+    measured_fields = ("smallest", "fills_holes", "in_pieces", "peak")
+
+    def with_variants(self) -> "Objects":
+        return replace(self, tried_peaks=PEAKS)
+
+    @property
+    def variants(self) -> list["Objects"]:
+        return [replace(self, peak=peak, tried_peaks=()) for peak in self.tried_peaks or (self.peak,)]
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -93,6 +107,8 @@ class Objects(Task):
         }
         if self.in_pieces:
             values["in_pieces"] = True
+        if self.peak != PEAK:
+            values["peak"] = self.peak
         return values
 
     @classmethod
@@ -104,4 +120,5 @@ class Objects(Task):
             int(task["smallest"]),
             bool(task.get("fills_holes", False)),
             in_pieces=bool(task.get("in_pieces", False)),
+            peak=int(task.get("peak", PEAK)),
         )

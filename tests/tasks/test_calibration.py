@@ -106,7 +106,7 @@ def evaluation_of(reliability: Tensor | None) -> Evaluation:
     """An evaluation of one image that has these counts."""
     logits, target = sample(400)
     scores = TASK.new_scores(1)
-    prediction, *_ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, no_counts())
+    (prediction,), *_ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, no_counts())
     scores.add(prediction, target, 0)
     scores.reliability = reliability
     return Evaluation(1, 0.5, scores)

@@ -215,7 +215,7 @@ def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, l
     def evaluated() -> tuple[Tensor, Tensor, int]:
         (strips,) = strips_at_sizes(network, volume, [target.shape[1:]], network.config)
         strips = list(strips)
-        prediction, sums, _ = read_strips(task, new_decoder(task), strips, target, no_counts())
+        (prediction,), sums, _ = read_strips(task, new_decoder(task), strips, target, no_counts())
         return prediction, sums, len(strips)
 
     with torch.inference_mode():

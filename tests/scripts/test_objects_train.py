@@ -15,6 +15,7 @@ from support.in_process import Run, run_train
 from support.launches import TINY, predict
 from support.objects import discs, picture, write_discs
 
+import tasks.objects.loss
 from inference import Predictor
 from inference.export.onnx import export_onnx
 from unet import UNet
@@ -106,6 +107,18 @@ def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(run, f
     assert resumed.values("eval/ap50") == run.values("eval/ap50")
     for name, weight in run.weights(60).items():
         assert torch.equal(resumed.weights(60)[name], weight), name
+
+
+def test_a_model_keeps_the_peak_with_which_its_evaluation_scored_best(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks.objects.loss, "PEAKS", (100,))
+    run = run_train(tmp_path / "run", "--dataset", folder, *FLAGS, "--plan", "auto", "--max-steps", "40")
+    assert run.exit_code == 0, run.output
+    assert run.config["task"]["peak"] == 100
+    masks = folder / "val" / "masks"
+    result = predict(run.folder / "model", [masks.with_name("images")], tmp_path / "out", "--truth", masks)
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["ap50"] == max(run.values("eval/ap50"))
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ from tasks.calibration import no_counts
 from tasks.classes.loss import Classes
 from tasks.classes.scores import ClassScores
 from tasks.classes.target import ClassTarget
+from tasks.objects.loss import Objects
+from tasks.objects.target import ObjectTarget
 from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
@@ -159,21 +161,27 @@ def network() -> UNet:
     return network
 
 
+def accelerator_of(processes: int) -> SimpleNamespace:
+    """An accelerator whose processes all have counted the same."""
+    accelerator = new_accelerator()
+    accelerator.unwrap_model = lambda model: model
+    accelerator.reduce = lambda values, reduction: [value * processes for value in values]
+    return accelerator
+
+
 def evaluated(network: UNet, first: int = 0, processes: int = 1, pixel: float = 0) -> Evaluation:
     """The evaluation of batches from the `first` on, two labeled images and one without labels, in each process.
 
     `pixel` is a value in the second image.
     """
-    accelerator = new_accelerator()
-    accelerator.unwrap_model = lambda model: model
-    accelerator.reduce = lambda values, reduction: [value * processes for value in values]
     targets = [ClassTarget(torch.full((side, side), value)) for side, value in [(4, 1), (8, 0), (4, 255)]]
     batches = [
         {"images": torch.rand(2, 1, 8, 8), "targets": targets[:2], "indices": [1, 2]},
         {"images": torch.rand(1, 1, 8, 8), "targets": targets[2:], "indices": [0]},
     ]
     batches[0]["images"][1, 0, 2, 3] = pixel
-    return train.evaluate(accelerator, network, Batches(batches[first:]), StepLoss(Classes(("a", "b"), "ce")), 7)
+    criterion = StepLoss(Classes(("a", "b"), "ce"))
+    return train.evaluate(accelerator_of(processes), network, Batches(batches[first:]), criterion, 7)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -183,6 +191,29 @@ def test_an_evaluation_adds_up_what_all_processes_have_counted(network, processe
     assert evaluation.scores.sums.tolist() == [[0, 64 * processes], [0, 16 * processes]]
     assert evaluation.scores.by_image[1:].tolist() == [[processes], [0]]
     assert evaluation.scores.reliability.sum(dim=0)[:2].tolist() == [80 * processes, 16 * processes]
+
+
+class DepthOfPixels(UNet):
+    """A network that takes the values of pixels above 0 for the depth of an object."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        is_object = torch.where(images > 0, 9.0, -9.0)
+        return torch.cat([-is_object, is_object, images.logit(eps=1e-3)], dim=1)
+
+
+@pytest.mark.parametrize(("objects", "peak"), [(1, 100), (2, 26)])
+def test_an_evaluation_keeps_the_peak_that_scores_best(objects, peak):
+    pixels = torch.zeros(1, 1, 16, 32)
+    pixels[..., 4:12, 4:28] = 1
+    pixels[..., 14:18] *= 0.7  # a valley
+    ids = (pixels[0, 0] > 0).int()
+    ids[:, 16:] *= objects
+    batch = {"images": pixels, "targets": [ObjectTarget((ids > 0).byte(), ids)], "indices": [0]}
+    network = DepthOfPixels(UNetConfig(1, 3, base_channels=2, depth=1, task=Objects().to_config()))
+    criterion = StepLoss(Objects().with_variants())
+    evaluation = train.evaluate(accelerator_of(1), network, Batches([batch]), criterion, 7)
+    assert evaluation.task.peak == peak
+    assert evaluation.scores.values["ap50"] == 1
 
 
 @pytest.mark.parametrize("pixel", [math.nan, math.inf, 3e38])

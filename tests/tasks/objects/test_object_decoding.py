@@ -16,12 +16,13 @@ from tasks.objects.decode import (
     ObjectDecoder,
     choose_objects,
     find_objects,
+    label_variants,
     pack_pixels,
     separate_objects,
     unpack_pixels,
 )
 from tasks.objects.labels import has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
-from tasks.objects.loss import Objects
+from tasks.objects.loss import PEAKS, Objects
 from tasks.objects.show import OBJECT_COLORS, color_objects
 
 
@@ -198,6 +199,18 @@ def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count)
     depth[:, 10:14] -= dip
     levels = np.rint(LEVELS * depth).astype(np.int32)
     assert separate_objects(pack_pixels(np.ones_like(levels), levels, np.zeros_like(levels))).max() == count
+
+
+@pytest.mark.parametrize("rules", [{}, {"smallest": 20, "fills_holes": True, "drops_border": True}])
+def test_variants_are_the_objects_of_each_peak(rules):
+    packed = noisy_pixels((90, 70), seed=2)
+    task = Objects(tried_peaks=PEAKS, **rules)
+    counts = []
+    for labels, peak in zip(label_variants(packed.copy(), task.variants), PEAKS, strict=True):
+        expected, objects = decode(packed, peak=peak, **rules)
+        np.testing.assert_array_equal(labels, expected)
+        counts.append(len(objects))
+    assert counts[0] > counts[1] > counts[2] > 0
 
 
 @pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])

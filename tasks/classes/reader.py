@@ -136,7 +136,10 @@ class ClassReader(LabelReader):
 
 
 def classes_kept(reader: LabelReader, class_map: ClassMap, records: Iterable[Record], scale: float) -> float:
-    """Mean IoU, over the classes of a class map, of the masks with themselves resized by `scale` and back."""
+    """Mean IoU, over the classes of a class map, of the masks with themselves resized by `scale` and back.
+
+    The most frequent class, mostly a background that loses nothing, does not count beside others.
+    """
     classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     for record in records:
@@ -148,7 +151,12 @@ def classes_kept(reader: LabelReader, class_map: ClassMap, records: Iterable[Rec
         valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
         predicted, true = (torch.from_numpy(labels[valid]).long() for labels in (restored, mask))
         matrix += confusion_matrix(predicted, true, classes)
-    return class_scores(ClassCounts.from_matrix(matrix))["mean_iou"] or 0.0
+    pixels = matrix.sum(dim=1)
+    is_counted = pixels > 0
+    if is_counted.sum() > 1:
+        is_counted[pixels.argmax()] = False
+    counts = ClassCounts.from_matrix(matrix)
+    return class_scores(ClassCounts(*(count[is_counted] for count in counts)))["mean_iou"] or 0.0
 
 
 @dataclass(frozen=True)

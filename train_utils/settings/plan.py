@@ -14,6 +14,7 @@ from data_utils.sources.records import spread_indices
 from runtime.console import say
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
+from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
@@ -77,15 +78,20 @@ SAMPLED_MASKS = 32  # the number of training masks whose detail is measured
 SIDE_STEP = 32  # the sides of crops are multiples of it
 
 
-def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength) -> float:
+def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, encoder: str | None) -> float:
     """The given scale or, without one, the factor with which a median image has about the pixels that suit the run.
 
-    The factor is 1 if the settings or the kind of data exclude smaller images.
+    Images that are too small for the built-in encoder are enlarged. The factor is 1 if the settings or the kind of data
+    exclude smaller images.
     """
     if args.scale is not None:
         return args.scale
-    has_size = info.train.records.dims == 3 or args.image_size or args.crop_size
-    if has_size or not info.reader.may_shrink:
+    if info.train.records.dims == 3 or args.image_size or args.crop_size:
+        return 1.0
+    shortest_side = np.median(info.train.sizes, axis=0).min()
+    if encoder == LITE0 and shortest_side < SMALLEST_SIDE:
+        return math.ceil(SMALLEST_SIDE / shortest_side)
+    if not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:
         return _point_scale(info, length.resized_pixels)
@@ -180,8 +186,10 @@ def patch_size(info: DatasetInfo, length: RunLength, preprocess: Preprocess | No
     return depth, height, width
 
 
-ENCODED_TASKS = (Classes.name, Overlapping.name)  # objects and landmarks lose by the built-in encoder
+ENCODED_TASKS = (Classes.name, Objects.name, Overlapping.name)  # landmarks lose by the built-in encoder
+CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
+SMALLEST_ENLARGED = 64  # pixels of an image that is enlarged for it
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -214,7 +222,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     is_volumes = info.train.records.dims == 3
     encoder = _choose_encoder(info, args, minutes)
     length = run_length(minutes, bool(encoder["freeze_encoder"]))
-    scale = choose_scale(info, args, length)
+    scale = choose_scale(info, args, length, encoder["encoder"])
     crop_size = choose_crop_size(info, args, scale, length)
     base_channels = length.base_channels
     if len(info.train) >= MANY_IMAGES:
@@ -269,7 +277,7 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     """Whether the built-in encoder is chosen: the images are of a kind that gains by it, and no flag excludes it.
 
     Such images are grey or color images of 8 bits, large enough for the encoder's stride, and small enough to be read
-    whole. docs/encoders.md has the measurements, also those of objects and points, which lose by it.
+    whole. docs/encoders.md has the measurements, also those of crowded objects and of points, which lose by it.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
@@ -277,12 +285,23 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
+    if info.config.task == Objects.name and _share_of_objects(info.reader.class_pixels) > CROWDED:
+        return False
     channels = len(info.normalization.mean)
     if info.normalization.pixel_types != ("uint8",) or channels not in (1, 3):
         return False
     height, width = np.median(info.train.sizes, axis=0)
-    seen_size = args.crop_size or args.image_size or (height, width)
-    return min(height, width, *seen_size) >= SMALLEST_SIDE and height * width <= LARGE_IMAGE_PIXELS
+    if height * width > LARGE_IMAGE_PIXELS:
+        return False
+    given_size = args.crop_size or args.image_size
+    if given_size or args.scale:
+        return min(height, width, *(given_size or ())) >= SMALLEST_SIDE
+    return min(height, width) >= SMALLEST_ENLARGED
+
+
+def _share_of_objects(class_pixels: Sequence[int]) -> float:
+    """The share of the pixels that are not those of the first class, the background."""
+    return sum(class_pixels[1:]) / max(1, sum(class_pixels))
 
 
 def _has_rare_class(pixels: Sequence[int]) -> bool:

@@ -241,10 +241,12 @@ FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
         ("", "classes", GREY, (128, 160), "lite0"),
         ("", "overlapping", {}, (128, 160), "lite0"),
         ("", "landmarks", {}, (128, 160), None),
-        ("", "objects", {}, (128, 160), None),
+        ("", "objects", {}, (128, 160), "lite0"),
         ("", "classes", FOUR_CHANNELS, (128, 160), None),
         ("", "classes", {"pixel_types": ("uint16",)}, (128, 160), None),
-        ("", "classes", {}, (127, 160), None),
+        ("", "classes", {}, (64, 160), "lite0"),
+        ("", "classes", {}, (63, 160), None),
+        ("--scale 1", "classes", {}, (127, 160), None),
         ("--scale 1", "classes", {}, (4097, 4096), None),  # it is read in windows
         ("--encoder none", "classes", {}, (128, 160), None),
         ("--base-channels 4", "classes", {}, (128, 160), None),
@@ -263,6 +265,21 @@ def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks
     assert settings["encoder_weights"] == (encoder and "pretrained")
     if "base_channels" in settings:
         assert (settings["base_channels"] is None) is (encoder is not None)
+
+
+@pytest.mark.parametrize(("share", "encoder"), [(0.5, "lite0"), (0.51, None)])
+def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
+    pixels = round(100 * (1 - share)), round(100 * share)
+    reader = replace(photographs.reader, class_pixels=pixels)
+    info = replace(photographs, config=replace(photographs.config, task="objects"), reader=reader)
+    assert planned(info, "--dataset", "data").get("encoder") == encoder
+
+
+@pytest.mark.parametrize(
+    ("size", "flags", "scale"), [((64, 98), "", 2), ((90, 70), "", 2), ((64, 98), "--encoder none", 1)]
+)
+def test_images_are_enlarged_if_they_are_too_small_for_the_encoder(photographs, size, flags, scale):
+    assert planned(sized(photographs, 10, size), "--dataset", "data", *flags.split())["scale"] == scale
 
 
 def test_a_stream_gets_the_defaults():

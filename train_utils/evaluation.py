@@ -114,7 +114,9 @@ def evaluate(
     loss, reliability, unreadable, *results = download([loss, *results])  # one wait for the device
     for scores, own_sums, by_image in zip(scores_of_variants, results[::2], results[1::2], strict=True):
         scores.sums, scores.by_image, scores.reliability = own_sums, by_image, reliability
-    best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
+    best = 0
+    if len(variants) > 1:
+        best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
     unreadable_indices = unreadable.nonzero().flatten().tolist()
     return Evaluation(step, loss.item(), scores_of_variants[best], unreadable_indices, variants[best])
 

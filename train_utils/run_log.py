@@ -187,7 +187,7 @@ class RunLog:
 
     def _publish_on_main(self, network: UNet, evaluation: Evaluation) -> bool:
         """Returns whether the evaluation is the best one, and its model on disk."""
-        if evaluation.task is not None:  # it may read predictions otherwise than the one before
+        if evaluation.task not in (None, self.task):  # it reads predictions in another way
             network.config = replace(network.config, task=evaluation.task.to_config())
         if self.tracker.takes_pictures:
             with eager(self.accelerator), self.accelerator.autocast():

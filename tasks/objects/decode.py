@@ -216,7 +216,7 @@ def label_variants(packed: np.ndarray, tasks: Sequence[Objects]) -> list[np.ndar
     return [objects.labels for objects in variants]
 
 
-def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterator[list[list[Piece]]]:
+def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterator[list[Iterator[Piece]]]:
     """The pieces of each connected component of pixels above 0, for each peak; the component's pixels become 0.
 
     A component of fewer pixels than `smallest` has none: a network that has hardly learned finds thousands of them.
@@ -226,27 +226,25 @@ def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterat
         packed[window][is_component] = 0
         if np.count_nonzero(is_component) < smallest:
             continue
-        pieces_by_peak: list[list[Piece]] = []
-        for peak in peaks:
-            is_whole = bool(pieces_by_peak) and len(pieces_by_peak[-1]) == 1
-            # what a smaller peak has left whole, a larger one leaves, too
-            pieces_by_peak.append(pieces_by_peak[-1] if is_whole else _pieces(window, component, peak))
+        numbers = separate_objects(component, peaks[0])
+        pieces_by_peak = [_pieces(window, component, numbers)]
+        for peak in peaks[1:]:
+            if numbers.max() > 1:  # what a smaller peak has left whole, a larger one leaves, too
+                numbers = separate_objects(component, peak)
+            pieces_by_peak.append(_pieces(window, component, numbers))
         yield pieces_by_peak
 
 
-def _pieces(window: tuple[slice, ...], component: np.ndarray, peak: int) -> list[Piece]:
-    """The pieces of a component, whose packed pixels fill the window."""
+def _pieces(window: tuple[slice, ...], component: np.ndarray, numbers: np.ndarray) -> Iterator[Piece]:
+    """The pieces of a component, whose packed pixels and their piece's numbers fill the window."""
     from scipy import ndimage
 
-    numbers = separate_objects(component, peak)
-    pieces = []
     for number, inner in enumerate(ndimage.find_objects(numbers), 1):
         outer = []
         for side, inner_side in zip(window, inner, strict=True):
             outer.append(slice(side.start + inner_side.start, side.start + inner_side.stop))
         is_object = numbers[inner] == number
-        pieces.append(Piece(tuple(outer), is_object, component[inner][is_object]))
-    return pieces
+        yield Piece(tuple(outer), is_object, component[inner][is_object])
 
 
 def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:

@@ -61,7 +61,9 @@ class Objects(Task):
 
     @property
     def variants(self) -> list["Objects"]:
-        return [replace(self, peak=peak, tried_peaks=()) for peak in self.tried_peaks or (self.peak,)]
+        if not self.tried_peaks:
+            return [self]
+        return [replace(self, peak=peak, tried_peaks=()) for peak in self.tried_peaks]
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images.
 
-Modules: data_utils/loading/dataset.py, data_utils/loading/loaders.py.
+Modules: data_utils/loading/dataset.py, data_utils/loading/kept_samples.py, data_utils/loading/loaders.py.
 """
 
 import itertools

@@ -94,13 +94,22 @@ def test_points_have_no_named_classes():
     ("mask", "labeled", "kept"),
     [
         ([0, 0, 1, 1], None, 1.0),
-        ([0, 1, 1, 1], None, 0.375),  # halved and doubled: 1, 1, 1, 1
-        ([0, 1, 1], None, 1 / 3),  # half of it is one pixel: 1, 1, 1
+        ([0, 1, 1, 1], None, 0.0),  # halved and doubled: 1, 1, 1, 1
+        ([0, 0, 0, 1, 0, 0], None, 0.5),  # halved and doubled: 0, 0, 1, 1, 0, 0
+        ([0, 1, 1], None, 0.0),  # half of it is one pixel: 1, 1, 1
         ([0, 1, 1, 1], ("b",), 1.0),
         ([0, 1, 1, 1], (), 0.0),
         ([0, 9, 1, 1], None, 1.0),
     ],
-    ids=["all", "a part", "an odd width", "of a labeled class", "of no class", "beside what is ignored"],
+    ids=[
+        "all",
+        "a part",
+        "a rare class, twice as large",
+        "an odd width",
+        "of a labeled class",
+        "of no class",
+        "beside what is ignored",
+    ],
 )
 def test_detail_of_masks_is_what_is_left_of_known_pixels(mask, labeled, kept):
     class_map = ClassMap(("a", "b"), (0, 1), 9)

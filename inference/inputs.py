@@ -213,8 +213,6 @@ def mask_folder_test(paths: Iterable[Path]) -> Callable[[Path], bool]:
 def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
     path = Path(pattern)
-    if not pattern:
-        raise DataError("--input: is empty")
     try:
         exists = path.exists()
     except OSError as error:

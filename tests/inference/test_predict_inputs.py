@@ -304,7 +304,6 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
-        ("", "--input: is empty"),
         ("FOLDER/none*", "no image or volume found"),
         ("FOLDER/none", "is not there"),
         ("/dev/null", "is neither a file nor a folder"),

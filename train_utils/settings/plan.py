@@ -188,6 +188,7 @@ def patch_size(info: DatasetInfo, length: RunLength, preprocess: Preprocess | No
 
 ENCODED_TASKS = (Classes.name, Objects.name, Overlapping.name)  # landmarks lose by the built-in encoder
 CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
+ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
 SMALLEST_ENLARGED = 64  # pixels of an image that is enlarged for it
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
@@ -276,8 +277,8 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> d
 def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     """Whether the built-in encoder is chosen: the images are of a kind that gains by it, and no flag excludes it.
 
-    Such images are grey or color images of 8 bits, large enough for the encoder's stride, and small enough to be read
-    whole. docs/encoders.md has the measurements, also those of crowded objects and of points, which lose by it.
+    Such images are grey or color images of 8 or 16 bits, large enough for the encoder's stride, and small enough to be
+    read whole. docs/encoders.md has the measurements, also those of crowded objects and of points, which lose by it.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
@@ -288,7 +289,7 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     if info.config.task == Objects.name and _share_of_objects(info.reader.class_pixels) > CROWDED:
         return False
     channels = len(info.normalization.mean)
-    if info.normalization.pixel_types != ("uint8",) or channels not in (1, 3):
+    if info.normalization.pixel_types not in ENCODED_TYPES or channels not in (1, 3):
         return False
     height, width = np.median(info.train.sizes, axis=0)
     if height * width > LARGE_IMAGE_PIXELS:

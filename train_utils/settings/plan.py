@@ -81,21 +81,27 @@ SIDE_STEP = 32  # the sides of crops are multiples of it
 def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, encoder: str | None) -> float:
     """The given scale or, without one, the factor with which a median image has about the pixels that suit the run.
 
-    Images that are too small for the built-in encoder are enlarged. The factor is 1 if the settings or the kind of data
-    exclude smaller images.
+    Small images are enlarged for the built-in encoder. The factor is 1 if the settings or the kind of data exclude
+    smaller images.
     """
     if args.scale is not None:
         return args.scale
     if info.train.records.dims == 3 or args.image_size or args.crop_size:
         return 1.0
-    shortest_side = np.median(info.train.sizes, axis=0).min()
-    if encoder == LITE0 and shortest_side < SMALLEST_SIDE:
-        return math.ceil(SMALLEST_SIDE / shortest_side)
+    if encoder == LITE0 and _gains_by_enlarging(info, length):
+        return ENLARGEMENT
     if not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:
         return _point_scale(info, length.resized_pixels)
     return _mask_scale(info, length.resized_pixels)
+
+
+def _gains_by_enlarging(info: DatasetInfo, length: RunLength) -> bool:
+    """Whether the built-in encoder sees more in enlarged images: too small ones, and those that stay small then."""
+    enlarged = ENLARGEMENT * np.median(info.train.sizes, axis=0)
+    most_pixels = min(length.resized_pixels, VERY_SHORT_FROZEN.resized_pixels)
+    return bool(enlarged.min() < ENLARGEMENT * SMALLEST_SIDE or enlarged.prod() <= most_pixels)
 
 
 def _mask_scale(info: DatasetInfo, pixels: int) -> float:
@@ -190,7 +196,7 @@ ENCODED_TASKS = (Classes.name, Objects.name, Overlapping.name)  # landmarks lose
 CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
 ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
-SMALLEST_ENLARGED = 64  # pixels of an image that is enlarged for it
+ENLARGEMENT = 2  # of images for it
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -297,7 +303,7 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     given_size = args.crop_size or args.image_size
     if given_size or args.scale:
         return min(height, width, *(given_size or ())) >= SMALLEST_SIDE
-    return min(height, width) >= SMALLEST_ENLARGED
+    return ENLARGEMENT * min(height, width) >= SMALLEST_SIDE
 
 
 def _share_of_objects(class_pixels: Sequence[int]) -> float:

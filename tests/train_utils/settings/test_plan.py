@@ -278,9 +278,17 @@ def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
 
 
 @pytest.mark.parametrize(
-    ("size", "flags", "scale"), [((64, 98), "", 2), ((90, 70), "", 2), ((64, 98), "--encoder none", 1)]
+    ("size", "flags", "scale"),
+    [
+        ((64, 98), "", 2),
+        ((90, 2000), "", 2),
+        ((128, 160), "--max-minutes 14", 2),
+        ((128, 161), "--max-minutes 14", 1),
+        ((128, 160), "--max-minutes 15", 1),
+        ((64, 98), "--encoder none", 1),
+    ],
 )
-def test_images_are_enlarged_if_they_are_too_small_for_the_encoder(photographs, size, flags, scale):
+def test_small_images_are_enlarged_for_the_encoder(photographs, size, flags, scale):
     assert planned(sized(photographs, 10, size), "--dataset", "data", *flags.split())["scale"] == scale
 
 

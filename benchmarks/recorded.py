@@ -31,6 +31,8 @@ def record_or_compare(description: str, measure: Callable[[Path, list[str]], Num
     parser.add_argument("--checkout", type=Path, default=ROOT, help="the checkout that is measured (default: this one)")
     parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=cases)
     args = parser.parse_args()
+    if args.action == "compare" and not args.other.exists():
+        parser.error(f"{args.other} is not there")
     here = measure(args.checkout.resolve(), args.only)
     count = f"{sum(map(len, here.values()))} values of {len(here)} cases"
     if args.action == "record":

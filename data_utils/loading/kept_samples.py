@@ -3,7 +3,7 @@
 from data_utils.loading.decoded_cache import Sample
 from runtime.machine import available_bytes
 
-MOST_KEPT = 2**30  # bytes of a split in memory, shared by the loader processes of one process
+MOST_KEPT = 2**32  # bytes of a split in memory, shared by the loader processes of one process
 SHARE_KEPT = 1 / 8  # of the free memory
 
 

@@ -190,7 +190,7 @@ def test_a_sample_that_is_kept_is_not_decoded_again_while_there_is_room(tmp_path
         samples[slots[2]]
 
 
-@pytest.mark.parametrize(("pixels", "processes", "is_kept"), [(10**6, 0, True), (10**6, 8, True), (10**9, 1, False)])
+@pytest.mark.parametrize(("pixels", "processes", "is_kept"), [(10**6, 0, True), (10**6, 8, True), (10**10, 1, False)])
 def test_only_data_sets_that_fit_are_kept_in_memory(pixels, processes, is_kept):
     assert (room_for(pixels, 3, processes) > 0) is is_kept
 

@@ -196,7 +196,8 @@ ENCODED_TASKS = (Classes.name, Objects.name, Overlapping.name)  # landmarks lose
 CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
 ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
-ENLARGEMENT = 2  # of images for it
+SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
+ENLARGEMENT = 2
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -303,7 +304,7 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     given_size = args.crop_size or args.image_size
     if given_size or args.scale:
         return min(height, width, *(given_size or ())) >= SMALLEST_SIDE
-    return ENLARGEMENT * min(height, width) >= SMALLEST_SIDE
+    return min(height, width) >= SMALLEST_ENLARGED
 
 
 def _share_of_objects(class_pixels: Sequence[int]) -> float:

@@ -246,8 +246,8 @@ FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
         ("", "classes", {"pixel_types": ("uint16",)}, (128, 160), "lite0"),
         ("", "classes", {"pixel_types": ("uint16", "uint8")}, (128, 160), None),
         ("", "classes", {"pixel_types": ("float32",)}, (128, 160), None),
-        ("", "classes", {}, (64, 160), "lite0"),
-        ("", "classes", {}, (63, 160), None),
+        ("", "classes", {}, (96, 160), "lite0"),
+        ("", "classes", {}, (95, 160), None),
         ("--scale 1", "classes", {}, (127, 160), None),
         ("--scale 1", "classes", {}, (4097, 4096), None),  # it is read in windows
         ("--encoder none", "classes", {}, (128, 160), None),
@@ -280,12 +280,12 @@ def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
 @pytest.mark.parametrize(
     ("size", "flags", "scale"),
     [
-        ((64, 98), "", 2),
-        ((90, 2000), "", 2),
+        ((96, 98), "", 2),
+        ((96, 2000), "", 2),
         ((128, 160), "--max-minutes 14", 2),
         ((128, 161), "--max-minutes 14", 1),
         ((128, 160), "--max-minutes 15", 1),
-        ((64, 98), "--encoder none", 1),
+        ((96, 98), "--encoder none", 1),
     ],
 )
 def test_small_images_are_enlarged_for_the_encoder(photographs, size, flags, scale):

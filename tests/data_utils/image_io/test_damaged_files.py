@@ -80,18 +80,18 @@ class Hanging(BaseException):
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """A reader that hangs is interrupted, by an error that is none of ours."""
+    """A reader that hangs is interrupted, by an error that is none of ours; its time is that of the processor."""
 
     def stop(*_) -> None:
         raise Hanging(f"still reading after {SECONDS} seconds")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def read_all(content: bytes) -> None:

@@ -17,12 +17,11 @@ from runtime.scratch import release, row_spans
 from tasks.classes.decode import class_entropy, most_likely
 from tasks.decoder import Decoder
 from tasks.objects.labels import CLASS_BITS, holes, label_numbers, pack_labels
-from tasks.objects.loss import PEAK, Objects
+from tasks.objects.loss import LEVELS, PEAK, Objects
 from tasks.task import Task
 
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
-LEVELS = 255  # the depth and the certainty of a pixel are whole numbers from 0 to LEVELS
 BYTE = 255
 DEPTH_SHIFT = 8
 CERTAINTY_SHIFT = 16

@@ -16,7 +16,8 @@ from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig
 
-PEAK = 26  # of the depth's levels, 0 to 255
+LEVELS = 255  # the depth and the certainty of a pixel are whole numbers from 0 to LEVELS
+PEAK = 26
 PEAKS = (PEAK, 60, 100)
 BACKGROUND = "background"
 OBJECT = "object"
@@ -117,10 +118,13 @@ class Objects(Task):
     def from_config(cls, config: UNetConfig) -> "Objects":
         assert config.task is not None
         task = config.task
+        peak = int(task.get("peak", PEAK))
+        if not 0 <= peak <= LEVELS:
+            raise ValueError(f"peak is {peak}")
         return cls(
             Classes(tuple(task["classes"])),
             int(task["smallest"]),
             bool(task.get("fills_holes", False)),
             in_pieces=bool(task.get("in_pieces", False)),
-            peak=int(task.get("peak", PEAK)),
+            peak=peak,
         )

@@ -56,7 +56,8 @@ def true_pixels(ids: np.ndarray) -> np.ndarray:
     """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
     from scipy.ndimage import distance_transform_edt, find_objects
 
-    from tasks.objects.decode import LEVELS, pack_pixels
+    from tasks.objects.decode import pack_pixels
+    from tasks.objects.loss import LEVELS
 
     depth = np.zeros(ids.shape)
     for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):

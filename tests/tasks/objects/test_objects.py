@@ -122,8 +122,8 @@ def test_a_model_of_an_earlier_version_fills_no_holes():
 
 @pytest.mark.parametrize(
     "damage",
-    [{"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}],
-    ids=["no classes", "too few classes", "a word for a number", "nothing for a number"],
+    [{"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}, {"peak": 256}],
+    ids=["no classes", "too few classes", "a word for a number", "nothing for a number", "a peak above all levels"],
 )
 def test_a_damaged_task_is_refused(damage):
     with pytest.raises(ModelError, match="the model's task"):

@@ -31,11 +31,11 @@ class KeptSamples:
         return sample
 
 
-def room_for(pixels: int, channels: int, processes: int) -> int:
+def room_for(pixels: float, channels: int, processes: int) -> int:
     """The bytes of a split that each loader process may keep; 0 where the split does not fit into them.
 
     Args:
-        pixels: of all images together.
+        pixels: of all images together, about.
         processes: the number of loader processes, each of which keeps what it decodes; 0 for this process alone.
     """
     room = int(min(MOST_KEPT, SHARE_KEPT * available_bytes())) // max(1, processes)

@@ -2,6 +2,7 @@
 
 import atexit
 import errno
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -134,9 +135,9 @@ def build_loaders(
         train.cache()
         val.cache()
     elif not isinstance(records.rows, StreamRows):
+        usual_pixels = math.prod(info.usual_size(config.preprocess))
         for dataset in (train, val):
-            pixels = int(_input_sizes(dataset.split, config.preprocess).prod(axis=1, dtype=np.int64).sum())
-            dataset.kept = KeptSamples(room_for(pixels, info.channels, num_workers))
+            dataset.kept = KeptSamples(room_for(len(dataset) * usual_pixels, info.channels, num_workers))
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

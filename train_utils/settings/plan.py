@@ -99,9 +99,9 @@ def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, enco
 
 def _gains_by_enlarging(info: DatasetInfo, length: RunLength) -> bool:
     """Whether the built-in encoder sees more in enlarged images: too small ones, and those that stay small then."""
-    enlarged = ENLARGEMENT * np.median(info.train.sizes, axis=0)
+    size = np.median(info.train.sizes, axis=0)
     most_pixels = min(length.resized_pixels, VERY_SHORT_FROZEN.resized_pixels)
-    return bool(enlarged.min() < ENLARGEMENT * SMALLEST_SIDE or enlarged.prod() <= most_pixels)
+    return bool(size.min() < SMALLEST_SIDE or (ENLARGEMENT * size).prod() <= most_pixels)
 
 
 def _mask_scale(info: DatasetInfo, pixels: int) -> float:

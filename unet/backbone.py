@@ -17,7 +17,7 @@ SIDE = 128  # side of the dry pass's image, in pixels; features of stride 32 the
 
 
 class Encoder(nn.Module):
-    """A backbone that computes features of strides 2^first_level, 2^(first_level + 1), ...
+    """A backbone that computes features of strides 2^first_level, 2^(first_level + 1), ...; finer ones are left out.
 
     The images must be normalized as the backbone expects.
 
@@ -26,23 +26,26 @@ class Encoder(nn.Module):
 
     Args:
         config: UNetConfig.encoder.
+        finest_level: the least level of features that are used.
 
     Attributes:
-        first_level: the level of the finest features.
+        first_level: the level of the finest features that it returns.
         channels: the number of channels of each level's features, finest first.
         frozen: whether the encoder is left out of training, with its weights and running statistics.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], finest_level: int = 0) -> None:
         super().__init__()
         self.frozen = False
         self.backbone = random_backbone(config)
         parameters = list(self.backbone.parameters())
         with torch.enable_grad():
             features = dry_pass(self.backbone, config)
+            self.first_level = max(finest_level, feature_level(features[0]))
+            self.unused = self.first_level - feature_level(features[0])
+            features = features[self.unused :]
             total = sum(feature.sum() for feature in features)
             grads = torch.autograd.grad(total, parameters, allow_unused=True)
-        self.first_level = feature_level(features[0])
         self.channels = [feature.shape[1] for feature in features]
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.requires_grad_(grad is not None)
@@ -55,8 +58,8 @@ class Encoder(nn.Module):
         """
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
-                return self.backbone(images).feature_maps
-        return self.backbone(images).feature_maps
+                return self.backbone(images).feature_maps[self.unused :]
+        return self.backbone(images).feature_maps[self.unused :]
 
     @property
     def stages(self) -> list[nn.Module]:

@@ -14,6 +14,7 @@ Axes = tuple[tuple[int, ...], ...]  # one tuple for each level, with one number 
 MAX_DEPTH = 5  # the most steps down, unless the caller sets a depth
 MOST_CHANNELS = 2**14  # of the deepest level: a convolution there has 9.7 GB of weights
 SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
+OUTPUT_STRIDES = (1, 2, 4)
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
 ONE_FOR_EACH = {
     "mean": "channels",
@@ -115,6 +116,8 @@ class UNetConfig:
         task: the task that the outputs answer, an object with its `name`; None for classes.
         temperature: the divisor of the logits by which the trained network was calibrated; the weights of the last
             layer are divided by it already.
+        output_stride: with 2 or 4, which only a network with an encoder can have, the way up ends at a half or a quarter
+            of the images' sides, and its logits are enlarged.
     """
 
     in_channels: Natural = 3
@@ -132,6 +135,7 @@ class UNetConfig:
     strides: Axes = ()
     task: NamedTask | None = None
     temperature: Positive = 1.0
+    output_stride: Annotated[int, OneOf(OUTPUT_STRIDES)] = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -145,6 +149,8 @@ class UNetConfig:
             expect("depth", self.depth, deepest <= MOST_CHANNELS, expected)
         dims_fit = self.dims == 2 or self.encoder is None
         expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
+        stride_fits = self.output_stride == 1 or (self.encoder is not None and self.finest_level < self.depth)
+        expect("output_stride", self.output_stride, stride_fits, "1, or less than the coarsest stride of an encoder")
         self._expect_levels("kernels", self.depth + 1, (1, 3))
         self._expect_levels("strides", self.depth, (1, 2))
         counts = {"channels": self.network_channels, "classes": self.num_classes}
@@ -187,6 +193,11 @@ class UNetConfig:
     def divisors(self) -> tuple[int, ...]:
         """For each axis, how many pixels the steps down merge into one at the lowest level: 2^depth for images."""
         return tuple(math.prod(factors) for factors in zip(*self.level_strides, strict=True))
+
+    @property
+    def finest_level(self) -> int:
+        """The level at which the way up ends: 0 has the size of the images, each further one half the sides."""
+        return OUTPUT_STRIDES.index(self.output_stride)
 
     @property
     def network_channels(self) -> int:

@@ -52,31 +52,35 @@ class UNet(
         self.register_buffer("std", torch.tensor(std).view(column), persistent=False)
 
         skips, outputs = _level_channels(config)
-        steps_down = config.depth
+        finest = config.finest_level
+        own_levels = config.depth + 1  # the levels of the way down that are convolutions of blocks
         self.encoder: Encoder | None = None
         if config.encoder is not None:
-            self.encoder = Encoder(config.encoder)
-            steps_down = self.encoder.first_level - 1  # levels finer than the encoder's are convolutions
-            skips[self.encoder.first_level :] = self.encoder.channels
+            self.encoder = Encoder(config.encoder, finest)
+            first = self.encoder.first_level
+            own_levels = first if first > finest else 0  # none if the encoder has all that are needed
+            skips[first:] = self.encoder.channels
 
         kernels = config.level_kernels
         strides = config.level_strides
         block = partial(BLOCKS[config.block], norm=config.norm)
-        self.stem = block(config.network_channels, skips[0], kernels[0])
+        self.stem: nn.Module | None = None
+        if own_levels:
+            self.stem = block(config.network_channels, skips[0], kernels[0])
         self.downs = nn.ModuleList()
-        for level in range(steps_down):
+        for level in range(own_levels - 1):
             self.downs.append(Down(skips[level], skips[level + 1], block, kernels[level + 1], strides[level]))
         self.dropout = nn.Dropout(config.dropout)
         inputs = outputs[1:]  # the channels that each level gets from the level below
         inputs[-1] = skips[-1]
         self.ups = nn.ModuleList()
-        for level in reversed(range(config.depth)):
+        for level in reversed(range(finest, config.depth)):
             channels = (inputs[level], skips[level], outputs[level])
             self.ups.append(Up(*channels, block, config.upsample, kernels[level], strides[level]))
-        self.head = OutConv(config.base_channels, config.num_classes, config.dims)
+        self.head = OutConv(outputs[finest], config.num_classes, config.dims)
         self.heads = nn.ModuleList()  # of coarser levels, finest first
         if deep_supervision:
-            for width in outputs[1 : config.depth - 1]:
+            for width in outputs[finest + 1 : config.depth - 1]:
                 self.heads.append(OutConv(width, config.num_classes, config.dims))
 
     def forward(self, images: Tensor) -> Tensor | list[Tensor]:
@@ -98,11 +102,12 @@ class UNet(
         with context:
             skips = self._way_down(images)  # the features of each level, finest first
             x = self.dropout(skips.pop())
-            for up in self.ups:
+            finest = self.config.finest_level
+            for level, up in zip(reversed(range(finest, self.config.depth)), self.ups, strict=True):
                 x = up(x, skips.pop())
-                if self.training and 0 < len(skips) <= len(self.heads):
+                if self.training and finest < level <= finest + len(self.heads):
                     coarser.insert(0, x)
-        logits = self._cropped(self.head(x), images)
+        logits = self._cropped(self._enlarged(self.head(x)), images)
         if not coarser:
             return logits
         levels = [logits]
@@ -111,14 +116,23 @@ class UNet(
         return levels
 
     def _way_down(self, images: Tensor) -> list[Tensor]:
-        """The features (B, channels, ...) of each level, finest first: of the stem, then of each step down."""
+        """The features (B, channels, ...) of each level, finest first: of stem and steps down, then of an encoder."""
         images = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
-        features = [self.stem(images)]
+        features = []
+        if self.stem is not None:
+            features.append(self.stem(images))
         for down in self.downs:
             features.append(down(features[-1]))
         if self.encoder is not None:
             features += self.encoder(images)
         return features
+
+    def _enlarged(self, logits: Tensor) -> Tensor:
+        """Logits of the size of the images, from those of the last features."""
+        stride = self.config.output_stride
+        if stride == 1:
+            return logits
+        return F.interpolate(logits, scale_factor=stride, mode="bilinear", align_corners=False)
 
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
@@ -132,12 +146,17 @@ class UNet(
     @property
     def head_strides(self) -> Axes:
         """For the logits of each coarser level in training, the factor along each axis from the level above."""
-        return self.config.level_strides[: len(self.heads)]
+        finest = self.config.finest_level
+        strides = list(self.config.level_strides)
+        strides[finest] = tuple(self.config.output_stride * stride for stride in strides[finest])
+        return tuple(strides[finest : finest + len(self.heads)])
 
     @property
     def blocks(self) -> list[nn.Module]:
         """The parts that activation checkpointing computes twice, in order."""
-        blocks: list[nn.Module] = [self.stem]
+        blocks: list[nn.Module] = []
+        if self.stem is not None:
+            blocks.append(self.stem)
         blocks.extend(self.downs)
         if self.encoder is not None and not self.encoder.frozen:
             blocks.extend(self.encoder.stages)

@@ -25,7 +25,8 @@ def reach(config: UNetConfig) -> tuple[int, ...] | None:
     if config.norm != "batch" or config.upsample == "bilinear_aligned":
         return None
     if config.encoder is not None:
-        side_reach = _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
+        encoder = json.dumps(config.encoder)
+        side_reach = _measured_reach(encoder, config.depth, config.upsample, config.output_stride)
         if side_reach is None:
             return None
         return (side_reach,) * config.dims
@@ -59,7 +60,7 @@ def _reach_along(kernels: Sequence[int], strides: Sequence[int], interpolates: b
 
 @cache
 @torch.inference_mode()
-def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
+def _measured_reach(encoder: str, depth: int, upsample: str, output_stride: int) -> int | None:
     """`reach` of a network with this encoder (JSON), found with random weights in seconds.
 
     NaN in a block of an image shows in all logits that depend on the block; a gradient could miss a path. Then an image
@@ -71,7 +72,10 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(0)
         channels = config.get("num_channels", 3)
-        network = UNet(UNetConfig(channels, base_channels=2, depth=depth, upsample=upsample, encoder=config)).eval()
+        small = UNetConfig(
+            channels, base_channels=2, depth=depth, upsample=upsample, encoder=config, output_stride=output_stride
+        )
+        network = UNet(small).eval()
         image = torch.rand(1, channels, (2 * BLOCKS + 1) * grid, WIDTH * grid)
     marked_image = image.clone()
     marked_image[:, :, BLOCKS * grid : -BLOCKS * grid] = torch.nan

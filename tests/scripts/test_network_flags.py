@@ -90,6 +90,13 @@ def test_architecture_is_that_of_the_flags(run):
     assert not any("up.weight" in name for name in result.model)  # what a transposed convolution has
 
 
+@pytest.mark.flags("--output-stride")
+def test_output_stride_ends_the_way_up_before_the_size_of_the_images(run, encoder):
+    result = run("--encoder", encoder, "--depth", "5", "--output-stride", "4")
+    assert result.config["output_stride"] == 4
+    assert not any(name.startswith("stem.") for name in result.model)
+
+
 @pytest.mark.flags("--dropout")
 def test_dropout_is_drawn_by_the_seed(run):
     result = run("--dropout", "0.5")

@@ -16,6 +16,7 @@ POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
 KINDS = {
     "instance": UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
     "lite0": UNetConfig(3, 3, 4, 5, encoder=LITE0),
+    "half-size outputs": UNetConfig(3, 3, 4, 5, encoder=LITE0, output_stride=2),
     "volumes": UNetConfig(1, 3, 4, 2, "instance", dims=3),
     "flat volumes": UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
     "unit range": UNetConfig(1, 2, 4, 2, preprocess=UNIT_RANGE),

@@ -39,6 +39,7 @@ def test_values_that_an_old_config_json_lacks_are_as_they_were_then():
         ({"dims": 4}, "dims is 4, expected 2 or 3"),
         ({"depth": 30}, "depth is 30, expected less"),
         ({"dims": 3, "encoder": LITE}, "dims is 3, expected 2, for the encoder takes images"),
+        ({"output_stride": 2}, "output_stride is 2, expected 1, or less than the coarsest stride of an encoder"),
         ({"dims": 3, "upsample": "bilinear_aligned"}, "upsample is .*, expected transpose or bilinear, for volumes"),
         ({"preprocess": Preprocess(std=(1.0, 1.0))}, r"std is \(1.0, 1.0\), expected one for each of 1 channels"),
         ({"preprocess": Preprocess(class_values=(1,))}, r"class_values is \(1,\), expected one for each of 2 classes"),

@@ -18,7 +18,7 @@ from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
-from unet.config import Preprocess, UNetConfig, level_axes
+from unet.config import OUTPUT_STRIDES, Preprocess, UNetConfig, level_axes
 
 
 class RunLength(NamedTuple):
@@ -56,7 +56,7 @@ SHORT = RunLength(
 )
 VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
 # a frozen encoder gets more pixels: it has learned from larger images
-VERY_SHORT_FROZEN = VERY_SHORT._replace(resized_pixels=256 * 320, cropped_pixels=256 * 320)
+VERY_SHORT_FROZEN = VERY_SHORT._replace(resized_pixels=384 * 512, cropped_pixels=256 * 320)
 
 
 def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
@@ -100,7 +100,7 @@ def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, enco
 def _gains_by_enlarging(info: DatasetInfo, length: RunLength) -> bool:
     """Whether the built-in encoder sees more in enlarged images: too small ones, and those that stay small then."""
     size = np.median(info.train.sizes, axis=0)
-    most_pixels = min(length.resized_pixels, VERY_SHORT_FROZEN.resized_pixels)
+    most_pixels = min(length.resized_pixels, ENLARGED_PIXELS)
     return bool(size.min() < SMALLEST_SIDE or (ENLARGEMENT * size).prod() <= most_pixels)
 
 
@@ -198,6 +198,8 @@ ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
 SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
 ENLARGEMENT = 2
+ENLARGED_PIXELS = 256 * 320  # the most of an image that could stay as it is
+OUTPUT_DETAIL = 0.65  # of what masks keep at the size at which the network computes its outputs
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -241,6 +243,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     eval_every = _eval_every(info, args, scale, crop_size, batch_size)
     plan = encoder | {
+        "output_stride": _output_stride(info, args, scale) if encoder["encoder"] == LITE0 else None,
         "scale": scale,
         "crop_size": crop_size,
         "augment": _augmentation(info, minutes),
@@ -305,6 +308,16 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     if given_size or args.scale:
         return min(height, width, *(given_size or ())) >= SMALLEST_SIDE
     return min(height, width) >= SMALLEST_ENLARGED
+
+
+def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float) -> int:
+    """The largest stride at which masks keep their detail: most of a step's time is spent at the finest levels."""
+    if args.image_size:
+        scale = math.sqrt(math.prod(args.image_size) / np.median(info.train.sizes.prod(axis=1)))
+    for stride in sorted(OUTPUT_STRIDES, reverse=True):
+        if detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
+            return stride
+    return 1
 
 
 def _share_of_objects(class_pixels: Sequence[int]) -> float:

@@ -33,7 +33,8 @@ RECORD_FILE = "run.json"
 FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a resumed run repeats its end
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
-UNRECORDED = {"task": Classes.name}  # values of flags and identity that all runs of earlier versions had, unrecorded
+# values of flags and identity that all runs of earlier versions had, unrecorded
+UNRECORDED: dict[str, Any] = {"task": Classes.name, "output_stride": 1}
 UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # values of flags in runs of earlier versions
 
 

@@ -15,7 +15,7 @@ from unet.backbone import encoder_name
 from unet.config import NetworkAxes, Preprocess, UNetConfig
 from unet.model import UNet
 
-ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
+ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout", "output_stride")
 ENCODER_FLAGS = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would take more computing than a ResNet-50
 

@@ -19,6 +19,7 @@ from tasks import TASKS
 from tasks.losses import LOSSES
 from train_utils.optim import OPTIMIZERS, SCHEDULES
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
+from unet.config import OUTPUT_STRIDES
 
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
@@ -105,6 +106,9 @@ class TrainSettings(DataConfig):
         "layers of the expanding path (default: transpose; with --init-from its own)"
     )
     dropout: Fraction | None = _network("in the deepest level (default: 0; with --init-from its own)", metavar="RATE")
+    output_stride: Annotated[int, OneOf(OUTPUT_STRIDES)] | None = _network(
+        "with an encoder: leave out the finest levels, and enlarge the outputs by this factor", unplanned=None
+    )
     max_steps: Natural | None = _optimization("optimizer steps, instead of --epochs", metavar="N", is_compared=False)
     patience: Natural | None = _optimization(
         "stop after N evaluations without a better score (default: never)", metavar="N"

@@ -100,7 +100,7 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     ("flags", "size"),
     [
         (["--max-minutes", "14.9"], (128, 160)),
-        (["--max-minutes", "14.9", "--encoder", "resnet"], (256, 320)),
+        (["--max-minutes", "14.9", "--encoder", "resnet"], (384, 512)),
         (["--max-minutes", "15"], (192, 256)),
         ([], (512, 512)),
     ],
@@ -290,6 +290,25 @@ def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
 )
 def test_small_images_are_enlarged_for_the_encoder(photographs, size, flags, scale):
     assert planned(sized(photographs, 10, size), "--dataset", "data", *flags.split())["scale"] == scale
+
+
+@pytest.mark.parametrize(
+    ("least_scale", "flags", "stride"),
+    [
+        (0.25, "", 4),
+        (0.26, "", 2),
+        (0.51, "", 1),
+        (0.25, "--image-size 192 240", 2),
+        (0.25, "--encoder none", None),
+        (0.25, "--encoder resnet", None),
+    ],
+)
+def test_outputs_of_the_built_in_encoder_are_as_small_as_masks_keep_their_detail(
+    photographs, monkeypatch, least_scale, flags, stride
+):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: float(scale >= least_scale))
+    info = sized(photographs, 10, (256, 320))
+    assert planned(info, "--dataset", "data", *flags.split())["output_stride"] == stride
 
 
 def test_a_stream_gets_the_defaults():

@@ -63,6 +63,7 @@ def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
         "block": "plain",
         "upsample": "transpose",
         "dropout": 0.0,
+        "output_stride": 1,
         "dims": 2,
         "kernels": [],
         "strides": [],
@@ -103,8 +104,8 @@ def test_an_environment_is_how_to_repeat_a_run(monkeypatch):
 
 def test_a_record_survives_its_file(tmp_path):
     settings = RunSettings(
-        flags={"task": "regions", "draft": False, "place": True},
-        identity={"task": "regions"},
+        flags={"task": "regions", "output_stride": 2, "draft": False, "place": True},
+        identity={"task": "regions", "output_stride": 2},
         run={"python": "3"},
         total_steps=7,
     )
@@ -114,8 +115,9 @@ def test_a_record_survives_its_file(tmp_path):
 
 def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
     settings = RunSettings.from_json({"flags": {"seed": 1}, "identity": {"seed": 1}})
-    assert settings.flags == {"task": "classes", "draft": True, "place": False, "seed": 1}
-    assert settings.identity == {"task": "classes", "seed": 1}
+    unrecorded = {"task": "classes", "output_stride": 1}
+    assert settings.flags == unrecorded | {"draft": True, "place": False, "seed": 1}
+    assert settings.identity == unrecorded | {"seed": 1}
 
 
 IDENTITY = {"seed": 0, "batch size": 4}

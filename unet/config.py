@@ -116,7 +116,7 @@ class UNetConfig:
         task: the task that the outputs answer, an object with its `name`; None for classes.
         temperature: the divisor of the logits by which the trained network was calibrated; the weights of the last
             layer are divided by it already.
-        output_stride: with 2 or 4, which only a network with an encoder can have, the way up ends at a half or a quarter
+        output_stride: with 2 or 4, which only a network with an encoder can have, the way up ends at a half or quarter
             of the images' sides, and its logits are enlarged.
     """
 

@@ -31,6 +31,7 @@ class RunLength(NamedTuple):
         patch_voxels, point_patch_voxels: the most voxels of a patch of a volume, and of a volume with points.
         base_channels, base_channels_for_many: of a network without an encoder, and with many training images.
         batch_size: the images of a batch.
+        output_stride: the largest of a network with the built-in encoder, if masks keep their detail.
     """
 
     minutes: float = math.inf
@@ -41,6 +42,7 @@ class RunLength(NamedTuple):
     base_channels: int = 32
     base_channels_for_many: int = 64
     batch_size: int = 4
+    output_stride: int = 2
 
 
 LONG = RunLength()
@@ -53,6 +55,7 @@ SHORT = RunLength(
     base_channels=16,
     base_channels_for_many=16,
     batch_size=2,
+    output_stride=4,
 )
 VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
 # a frozen encoder gets more pixels: it has learned from larger images
@@ -199,7 +202,7 @@ SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its strid
 SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
 ENLARGEMENT = 2
 ENLARGED_PIXELS = 256 * 320  # the most of an image that could stay as it is
-OUTPUT_DETAIL = 0.65  # of what masks keep at the size at which the network computes its outputs
+OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
@@ -243,7 +246,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     eval_every = _eval_every(info, args, scale, crop_size, batch_size)
     plan = encoder | {
-        "output_stride": _output_stride(info, args, scale) if encoder["encoder"] == LITE0 else None,
+        "output_stride": _output_stride(info, args, scale, length) if encoder["encoder"] == LITE0 else None,
         "scale": scale,
         "crop_size": crop_size,
         "augment": _augmentation(info, minutes),
@@ -310,12 +313,12 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
     return min(height, width) >= SMALLEST_ENLARGED
 
 
-def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float) -> int:
+def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> int:
     """The largest stride at which masks keep their detail: most of a step's time is spent at the finest levels."""
     if args.image_size:
         scale = math.sqrt(math.prod(args.image_size) / np.median(info.train.sizes.prod(axis=1)))
     for stride in sorted(OUTPUT_STRIDES, reverse=True):
-        if detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
+        if stride <= length.output_stride and detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
             return stride
     return 1
 

@@ -295,10 +295,11 @@ def test_small_images_are_enlarged_for_the_encoder(photographs, size, flags, sca
 @pytest.mark.parametrize(
     ("least_scale", "flags", "stride"),
     [
-        (0.25, "", 4),
-        (0.26, "", 2),
-        (0.51, "", 1),
-        (0.25, "--image-size 192 240", 2),
+        (0.25, "", 2),
+        (0.25, "--max-minutes 59", 4),
+        (0.26, "--max-minutes 59", 2),
+        (0.51, "--max-minutes 59", 1),
+        (0.25, "--max-minutes 59 --image-size 144 192", 2),
         (0.25, "--encoder none", None),
         (0.25, "--encoder resnet", None),
     ],
@@ -307,7 +308,7 @@ def test_outputs_of_the_built_in_encoder_are_as_small_as_masks_keep_their_detail
     photographs, monkeypatch, least_scale, flags, stride
 ):
     monkeypatch.setattr(plan, "detail_kept", lambda info, scale: float(scale >= least_scale))
-    info = sized(photographs, 10, (256, 320))
+    info = sized(photographs, 10, (192, 256))
     assert planned(info, "--dataset", "data", *flags.split())["output_stride"] == stride
 
 

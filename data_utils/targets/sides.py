@@ -12,6 +12,7 @@ WORDS |= {right: left for left, right in WORDS.items()}
 # a single letter between separators: L_eye, eye_l; or the first of two such letters, as in paw_LH
 LETTERS = {"l": "r", "r": "l", "L": "R", "R": "L"}
 WORD = re.compile("|".join(WORDS))
+NUMBERED = re.compile("(p|pt|point|kp|kpt|key ?point|lm|landmark|marker)?[ _-]?[0-9]+", re.IGNORECASE)  # of a point
 LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![A-Za-z]))")
 
 
@@ -30,10 +31,11 @@ class Sides(NamedTuple):
 
 
 def point_sides(names: Sequence[str], swap: str | None) -> Sides:
-    """The sides of points; numbers as names turn mirroring off. Raises DataError for a `--swap` with other names."""
+    """The sides of points; names such as 1, 2 or p1, p2 turn mirroring off. Raises DataError for a wrong `--swap`."""
     sides = find_sides(names, swap)
-    if swap is None and len(names) > 1 and all(name.isdigit() for name in names):
-        line = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
+    if swap is None and len(names) > 1 and all(map(NUMBERED.fullmatch, names)):
+        example = f"--swap {names[0]}={names[1]},..."
+        line = f"mirroring is off: numbers do not say which points are left and right; {example} names them"
         return Sides(sides.partners, False, line)
     return sides
 

@@ -19,6 +19,8 @@ from runtime.errors import DataError
         (["left ear", "left eye"], None, (0, 1), True),  # a picture of one side
         (["left ear", "right ear", "left eye"], None, (0, 1, 2), False),  # one has no partner
         (["1", "2"], None, (0, 1), False),
+        (["p0", "p1"], None, (0, 1), False),
+        (["Landmark_1", "Landmark_2"], None, (0, 1), False),
         (["1", "2"], "1=2", (1, 0), True),
         (["left ear", "right ear"], "", (0, 1), True),  # no pairs, whatever the names say
         (["paw1LH", "paw2LF", "paw3RF", "paw4RH"], "paw1LH=paw4RH, paw2LF=paw3RF", (3, 2, 1, 0), True),

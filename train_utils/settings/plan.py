@@ -59,7 +59,7 @@ SHORT = RunLength(
 )
 VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
 # a frozen encoder gets more pixels: it has learned from larger images
-VERY_SHORT_FROZEN = VERY_SHORT._replace(resized_pixels=384 * 512, cropped_pixels=256 * 320)
+SHORT_FROZEN = SHORT._replace(resized_pixels=384 * 512, cropped_pixels=256 * 320)
 
 
 def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
@@ -70,9 +70,11 @@ def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
         is_frozen: whether the network has a frozen encoder.
     """
     minutes = max_minutes or math.inf
-    if minutes < VERY_SHORT.minutes:
-        return VERY_SHORT_FROZEN if is_frozen else VERY_SHORT
-    return SHORT if minutes < SHORT.minutes else LONG
+    if minutes >= SHORT.minutes:
+        return LONG
+    if is_frozen:
+        return SHORT_FROZEN
+    return VERY_SHORT if minutes < VERY_SHORT.minutes else SHORT
 
 
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
@@ -283,7 +285,7 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> d
         weights = "pretrained"
     if name and is_frozen is None:
         must_learn = weights == "random" or args.encoder_lr_factor
-        is_frozen = minutes < VERY_SHORT.minutes and not must_learn
+        is_frozen = minutes < SHORT.minutes and not must_learn
     return {"encoder": name, "encoder_weights": weights, "freeze_encoder": is_frozen}
 
 

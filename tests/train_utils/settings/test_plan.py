@@ -100,7 +100,7 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
     ("flags", "size"),
     [
         (["--max-minutes", "14.9"], (128, 160)),
-        (["--max-minutes", "14.9", "--encoder", "resnet"], (384, 512)),
+        (["--max-minutes", "59", "--encoder", "resnet"], (384, 512)),
         (["--max-minutes", "15"], (192, 256)),
         ([], (512, 512)),
     ],
@@ -213,12 +213,12 @@ def test_a_very_short_run_on_volumes_with_points_mirrors_small_patches(volumes, 
 @pytest.mark.parametrize(
     ("flags", "is_frozen"),
     [
-        ("--max-minutes 14", True),
-        ("--max-minutes 15", False),
-        ("--max-minutes 14 --encoder-weights random", False),
+        ("--max-minutes 59", True),
+        ("--max-minutes 60", False),
+        ("--max-minutes 59 --encoder-weights random", False),
     ],
 )
-def test_a_very_short_run_freezes_a_pretrained_encoder(few, flags, is_frozen):
+def test_a_short_run_freezes_a_pretrained_encoder(few, flags, is_frozen):
     settings = planned(few, "--encoder", "resnet", *flags.split())
     assert settings["freeze_encoder"] is is_frozen
     assert f" {'--freeze-encoder' if is_frozen else '--no-freeze-encoder'} " in as_flags(settings)
@@ -284,7 +284,7 @@ def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
         ((96, 2000), "", 2),
         ((128, 160), "--max-minutes 14", 2),
         ((128, 161), "--max-minutes 14", 1),
-        ((128, 160), "--max-minutes 15", 1),
+        ((128, 160), "--max-minutes 15 --no-freeze-encoder", 1),
         ((96, 98), "--encoder none", 1),
     ],
 )

@@ -13,9 +13,8 @@ from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from data_utils.sources.records import spread_indices
 from runtime.console import say
 from runtime.errors import SettingsError
-from tasks.classes.loss import Classes
+from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
-from tasks.overlapping.loss import Overlapping
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 from unet.config import OUTPUT_STRIDES, Preprocess, UNetConfig, level_axes
@@ -98,7 +97,7 @@ def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, enco
     if not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:
-        return _point_scale(info, length.resized_pixels)
+        return _point_scale(info, min(length.resized_pixels, length.cropped_pixels))
     return _mask_scale(info, length.resized_pixels)
 
 
@@ -197,7 +196,6 @@ def patch_size(info: DatasetInfo, length: RunLength, preprocess: Preprocess | No
     return depth, height, width
 
 
-ENCODED_TASKS = (Classes.name, Objects.name, Overlapping.name)  # landmarks lose by the built-in encoder
 CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
 ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
@@ -278,7 +276,7 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
 
 def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> dict[str, Any]:
     """The settings of the encoder that the flags name or, if they leave it open, of the one that suits the data."""
-    name = LITE0 if _suits_lite0(info, args) else args.encoder_source
+    name = LITE0 if _suits_lite0(info, args, minutes) else args.encoder_source
     weights = args.encoder_weights
     is_frozen = args.freeze_encoder
     if name and weights is None:
@@ -289,15 +287,18 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> d
     return {"encoder": name, "encoder_weights": weights, "freeze_encoder": is_frozen}
 
 
-def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
+def _suits_lite0(info: DatasetInfo, args: TrainSettings, minutes: float) -> bool:
     """Whether the built-in encoder is chosen: the images are of a kind that gains by it, and no flag excludes it.
 
     Such images are grey or color images of 8 or 16 bits, large enough for the encoder's stride, and small enough to be
-    read whole. docs/encoders.md has the measurements, also those of crowded objects and of points, which lose by it.
+    read whole. docs/encoders.md has the measurements, also those of crowded objects, which lose by it. Points
+    gain by a frozen encoder; one that is trained was not compared.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
-    if info.config.task not in ENCODED_TASKS or info.train.records.dims == 3:
+    if info.train.records.dims == 3:
+        return False
+    if info.config.task == Landmarks.name and minutes >= SHORT.minutes:
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False

@@ -240,6 +240,8 @@ FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
         ("", "classes", {}, (128, 160), "lite0"),
         ("", "classes", GREY, (128, 160), "lite0"),
         ("", "overlapping", {}, (128, 160), "lite0"),
+        ("", "regions", {}, (128, 160), "lite0"),
+        ("--max-minutes 59", "landmarks", {}, (128, 160), "lite0"),
         ("", "landmarks", {}, (128, 160), None),
         ("", "objects", {}, (128, 160), "lite0"),
         ("", "classes", FOUR_CHANNELS, (128, 160), None),
@@ -267,6 +269,12 @@ def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks
     assert settings["encoder_weights"] == (encoder and "pretrained")
     if "base_channels" in settings:
         assert (settings["base_channels"] is None) is (encoder is not None)
+
+
+def test_images_with_points_are_larger_for_a_frozen_encoder_and_not_cropped(points):
+    settings = planned(sized(points, 10, (480, 640)), "--dataset", "data", "--max-minutes", "10")
+    expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 4, "scale": 0.5, "crop_size": None}
+    assert {name: settings[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(("share", "encoder"), [(0.5, "lite0"), (0.51, None)])

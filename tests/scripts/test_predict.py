@@ -319,7 +319,8 @@ def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder
 def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
     """Peak memory on 2,000 and on 8,000 rows of 2,000 pixels: 36 MB more of pixels, 144 MB of probabilities.
 
-    GDAL's cache takes up to 64 MB, which the smaller image does not fill; a mask takes 12 MB more.
+    GDAL's cache takes up to 64 MB, which the smaller image does not fill; a mask takes 12 MB more. On a busy machine
+    the peaks of one command differ by up to 40 MB.
     """
     (tmp_path / "truth").mkdir()
 
@@ -335,7 +336,7 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
         assert Image.open(tmp_path / "out" / f"{height}.png").size == (2000, height)
         return int(result.stdout.partition("VmHWM:")[2].split()[0]) * 1024
 
-    assert peak(8000) - peak(2000) < 96e6
+    assert peak(8000) - peak(2000) < 130e6
 
 
 @pytest.mark.parametrize("kind", ["gpu", "cpu"])

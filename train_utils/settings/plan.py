@@ -201,7 +201,7 @@ ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
 SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
 ENLARGEMENT = 2
-ENLARGED_PIXELS = 256 * 320  # the most of an image that could stay as it is
+ENLARGED_PIXELS = 256 * 384  # the most of an enlarged image that could stay as it is
 OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")

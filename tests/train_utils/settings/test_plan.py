@@ -290,8 +290,8 @@ def test_crowded_objects_get_no_pretrained_encoder(photographs, share, encoder):
     [
         ((96, 98), "", 2),
         ((96, 2000), "", 2),
-        ((128, 160), "--max-minutes 14", 2),
-        ((128, 161), "--max-minutes 14", 1),
+        ((128, 192), "--max-minutes 14", 2),
+        ((128, 193), "--max-minutes 14", 1),
         ((128, 160), "--max-minutes 15 --no-freeze-encoder", 1),
         ((96, 98), "--encoder none", 1),
     ],

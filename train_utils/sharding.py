@@ -14,6 +14,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.device import wait_for
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
+from unet.blocks import DoubleConv
 from unet.model import UNet
 
 ZERO = "zero/"  # the prefix of names of tensors that cannot be restored on another number of processes
@@ -44,8 +45,10 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
     plugin.mixed_precision_policy = None
     if plugin.transformer_cls_names_to_wrap:
         # the profile names only the plain block; each stage of an encoder is gathered as a whole too
-        stages = [model.stem] if model.encoder is None else [model.stem, *model.encoder.stages]
-        plugin.transformer_cls_names_to_wrap += sorted({type(stage).__name__ for stage in stages})
+        parts = [module for module in model.modules() if isinstance(module, DoubleConv)]
+        if model.encoder is not None:
+            parts += model.encoder.stages
+        plugin.transformer_cls_names_to_wrap = sorted({type(part).__name__ for part in parts})
     _compute_in_precision(accelerator, model)
 
 

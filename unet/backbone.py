@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -41,9 +42,10 @@ class Encoder(nn.Module):
         parameters = list(self.backbone.parameters())
         with torch.enable_grad():
             features = dry_pass(self.backbone, config)
-            self.first_level = max(finest_level, feature_level(features[0]))
-            self.unused = self.first_level - feature_level(features[0])
-            features = features[self.unused :]
+            first_level = feature_level(features[0])
+            self.first_level = max(finest_level, first_level)
+            self._first_used = self.first_level - first_level  # an index of the backbone's features
+            features = features[self._first_used :]
             total = sum(feature.sum() for feature in features)
             grads = torch.autograd.grad(total, parameters, allow_unused=True)
         self.channels = [feature.shape[1] for feature in features]
@@ -56,10 +58,11 @@ class Encoder(nn.Module):
         Args:
             images: (B, C, H, W); the sides are multiples of the coarsest stride.
         """
+        context: AbstractContextManager[None] = nullcontext()
         if self.frozen:  # nothing is kept for a backward pass
-            with torch.no_grad():
-                return self.backbone(images).feature_maps[self.unused :]
-        return self.backbone(images).feature_maps[self.unused :]
+            context = torch.no_grad()
+        with context:
+            return self.backbone(images).feature_maps[self._first_used :]
 
     @property
     def stages(self) -> list[nn.Module]:

@@ -19,7 +19,7 @@ from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.reader import MaskReader, resize_back
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
@@ -177,6 +177,17 @@ class ObjectReader(MaskReader):
                 " objects in the masks if some touch; if all pieces of an image are one object, give --task classes"
             )
         yield from covered_objects(findings)
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        """The share of the objects' pixels that belong to the same object after resizing by `scale` and back."""
+        kept = 0
+        covered = 0
+        for record in records:
+            ids = self.ids(record)
+            restored = resize_back(ids, scale)
+            kept += int(np.count_nonzero((restored == ids) & (ids > 0)))
+            covered += int(np.count_nonzero((restored > 0) | (ids > 0)))
+        return kept / max(1, covered)
 
     def describe(self) -> str:
         if self.in_pieces:

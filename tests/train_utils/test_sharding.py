@@ -99,6 +99,15 @@ def sharded(data, tmp_path_factory) -> Path:
     return output
 
 
+def test_fsdp_takes_residual_blocks_and_an_encoder_that_has_the_finest_level(data, tmp_path):
+    flags = ["--dataset", data, "--output-dir", tmp_path / "run", "--plan", "none", "--max-steps", "1"]
+    flags += ["--block", "residual", "--encoder", "lite0", "--encoder-weights", "random", "--output-stride", "2"]
+    options = ["--mixed_precision", "no", "--num_processes", "2", "--main_process_port", "0"]
+    arguments = [PROGRAMS / "fsdp_on_cpu.py", "train.py", *flags, "--base-channels", "2", "--tracker", "none"]
+    result = launch(*arguments, profile="fsdp", options=options, env={"ACCELERATE_USE_CPU": "true"})
+    assert result.returncode == 0, result.stderr
+
+
 def test_fsdp_gives_the_same_losses_scores_and_tensors(plain, sharded):
     """The two processes evaluate different numbers of tiles."""
     assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)  # the documented promise, of SGD in fp32

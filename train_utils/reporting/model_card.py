@@ -13,12 +13,12 @@ from train_utils.evaluation import Evaluation
 from train_utils.reporting.pages import render
 from train_utils.settings.encoder import LITE0_CONFIG
 from train_utils.settings.record import RunSettings
-from train_utils.settings.starting_point import ENCODER_FLAGS
+from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from unet.backbone import encoder_name
 
 DATA_FLAGS = ("epochs", "max_steps", "max_minutes", "batch_size", "image_size", "scale", "crop_size", "augment")
 OPTIMIZER_FLAGS = ("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed")
-NETWORK_FLAGS = ("init_from", "base_channels", "depth", "norm", "upsample", "dropout")
+NETWORK_FLAGS = ("init_from", *ARCHITECTURE)
 
 
 def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str:

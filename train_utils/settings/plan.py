@@ -13,11 +13,10 @@ from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from data_utils.sources.records import spread_indices
 from runtime.console import say
 from runtime.errors import SettingsError
-from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
-from unet.config import OUTPUT_STRIDES, Preprocess, UNetConfig, level_axes
+from unet.config import Preprocess, UNetConfig, level_axes
 
 
 class RunLength(NamedTuple):
@@ -201,7 +200,8 @@ ENCODED_TYPES = (("uint8",), ("uint16",))
 SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
 SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
 ENLARGEMENT = 2
-ENLARGED_PIXELS = 256 * 384  # the most of an enlarged image that could stay as it is
+ENLARGED_PIXELS = 256 * 384  # an image is not enlarged to more, unless it is too small
+POINT_STRIDE = 2
 OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
@@ -276,29 +276,29 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
 
 def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> dict[str, Any]:
     """The settings of the encoder that the flags name or, if they leave it open, of the one that suits the data."""
-    name = LITE0 if _suits_lite0(info, args, minutes) else args.encoder_source
-    weights = args.encoder_weights
     is_frozen = args.freeze_encoder
-    if name and weights is None:
-        weights = "pretrained"
-    if name and is_frozen is None:
-        must_learn = weights == "random" or args.encoder_lr_factor
+    if is_frozen is None:
+        must_learn = args.encoder_weights == "random" or args.encoder_lr_factor
         is_frozen = minutes < SHORT.minutes and not must_learn
+    name = LITE0 if _suits_lite0(info, args, is_frozen) else args.encoder_source
+    if not name:
+        return {"encoder": None, "encoder_weights": None, "freeze_encoder": None}
+    weights = args.encoder_weights or "pretrained"
     return {"encoder": name, "encoder_weights": weights, "freeze_encoder": is_frozen}
 
 
-def _suits_lite0(info: DatasetInfo, args: TrainSettings, minutes: float) -> bool:
+def _suits_lite0(info: DatasetInfo, args: TrainSettings, is_frozen: bool) -> bool:
     """Whether the built-in encoder is chosen: the images are of a kind that gains by it, and no flag excludes it.
 
     Such images are grey or color images of 8 or 16 bits, large enough for the encoder's stride, and small enough to be
-    read whole. docs/encoders.md has the measurements, also those of crowded objects, which lose by it. Points
-    gain by a frozen encoder; one that is trained was not compared.
+    read whole. docs/encoders.md has the measurements, also those of what loses by it: crowded objects, and points if
+    the encoder is trained.
     """
     if args.dataset == DataConfig.dataset:  # generated shapes
         return False
     if info.train.records.dims == 3:
         return False
-    if info.config.task == Landmarks.name and minutes >= SHORT.minutes:
+    if info.reader.takes_points and not is_frozen:
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
@@ -317,10 +317,21 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings, minutes: float) -> bool
 
 
 def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> int:
-    """The largest stride at which masks keep their detail: most of a step's time is spent at the finest levels."""
+    """The given stride or, without one, the largest at which masks keep their detail.
+
+    Most of a step's time is spent at the finest levels. Between the outputs of a larger stride than 2, the maximum of a
+    point's map cannot lie. The masks of images that are read in windows are too large to be measured here.
+    """
+    if args.output_stride is not None:
+        return args.output_stride
+    image_pixels = np.median(info.train.sizes.prod(axis=1))
+    if info.train.records.dims == 3 or image_pixels > LARGE_IMAGE_PIXELS:
+        return 1
+    if info.reader.takes_points:
+        return POINT_STRIDE
     if args.image_size:
-        scale = math.sqrt(math.prod(args.image_size) / np.median(info.train.sizes.prod(axis=1)))
-    for stride in sorted(OUTPUT_STRIDES, reverse=True):
+        scale = math.sqrt(math.prod(args.image_size) / image_pixels)
+    for stride in (4, 2):
         if stride <= length.output_stride and detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
             return stride
     return 1

@@ -54,6 +54,13 @@ def test_numbers_that_are_ignored_may_be_those_of_no_object():
     assert reader.find_problem([0, 5, 2**32 - 1]) is None
 
 
+def test_the_detail_that_objects_keep_counts_the_pixels_of_each(tmp_path):
+    info = load_info(write_discs(tmp_path, COUNTS, seed=0))
+    kept = [info.reader.detail_kept(info.train.records, scale) for scale in (1, 0.5, 0.25)]
+    assert kept[0] == 1
+    assert kept[0] > kept[1] > kept[2] > 0
+
+
 def test_colors_of_a_mask_are_numbers():
     colors = np.array([[[0, 0, 0], [1, 0, 0], [0, 0, 1]]], np.uint8)
     assert ObjectReader().target_from_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]

@@ -95,8 +95,8 @@ def test_the_card_lists_these_settings_in_this_order():
     flags |= {"augment": "basic", "loss": "ce", "class_weights": ["auto"], "optimizer": "adamw"}
     flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
     flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
-    flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
-    flags |= {"encoder_lr_factor": 0.25}
+    flags |= {"block": "residual", "upsample": "bilinear", "dropout": 0.1, "output_stride": 2}
+    flags |= {"encoder_weights": "random", "freeze_encoder": False, "encoder_lr_factor": 0.25}
     others = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
     rows = setting_rows(card(others | dict(reversed(flags.items())), encoder="resnet"))
     assert [name for name, _ in rows] == [name.replace("_", " ") for name in flags]

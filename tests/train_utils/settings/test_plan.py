@@ -241,8 +241,6 @@ FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
         ("", "classes", GREY, (128, 160), "lite0"),
         ("", "overlapping", {}, (128, 160), "lite0"),
         ("", "regions", {}, (128, 160), "lite0"),
-        ("--max-minutes 59", "landmarks", {}, (128, 160), "lite0"),
-        ("", "landmarks", {}, (128, 160), None),
         ("", "objects", {}, (128, 160), "lite0"),
         ("", "classes", FOUR_CHANNELS, (128, 160), None),
         ("", "classes", {"pixel_types": ("uint16",)}, (128, 160), "lite0"),
@@ -273,8 +271,14 @@ def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks
 
 def test_images_with_points_are_larger_for_a_frozen_encoder_and_not_cropped(points):
     settings = planned(sized(points, 10, (480, 640)), "--dataset", "data", "--max-minutes", "10")
-    expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 4, "scale": 0.5, "crop_size": None}
+    expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 2, "scale": 0.5, "crop_size": None}
     assert {name: settings[name] for name in expected} == expected
+
+
+def test_points_get_no_encoder_that_would_be_trained(points):
+    info = sized(points, 10, (480, 640))
+    assert planned(info, "--dataset", "data")["encoder"] is None
+    assert planned(info, "--dataset", "data", "--max-minutes", "10", "--no-freeze-encoder")["encoder"] is None
 
 
 @pytest.mark.parametrize(("share", "encoder"), [(0.5, "lite0"), (0.51, None)])
@@ -310,6 +314,7 @@ def test_small_images_are_enlarged_for_the_encoder(photographs, size, flags, sca
         (0.25, "--max-minutes 59 --image-size 144 192", 2),
         (0.25, "--encoder none", None),
         (0.25, "--encoder resnet", None),
+        (0.25, "--encoder lite0 --max-minutes 59", 4),
     ],
 )
 def test_outputs_of_the_built_in_encoder_are_as_small_as_masks_keep_their_detail(

@@ -201,7 +201,6 @@ SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its strid
 SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
 ENLARGEMENT = 2
 ENLARGED_PIXELS = 256 * 384  # an image is not enlarged to more, unless it is too small
-POINT_STRIDE = 2
 OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
 PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
@@ -319,16 +318,15 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings, is_frozen: bool) -> boo
 def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> int:
     """The given stride or, without one, the largest at which masks keep their detail.
 
-    Most of a step's time is spent at the finest levels. Between the outputs of a larger stride than 2, the maximum of a
-    point's map cannot lie. The masks of images that are read in windows are too large to be measured here.
+    Most of a step's time is spent at the finest levels. Points keep their detail at any stride here: their maps are as
+    large as the images, and the errors of short runs are many times the distance between outputs. The masks of images
+    that are read in windows are too large to be measured.
     """
     if args.output_stride is not None:
         return args.output_stride
     image_pixels = np.median(info.train.sizes.prod(axis=1))
     if info.train.records.dims == 3 or image_pixels > LARGE_IMAGE_PIXELS:
         return 1
-    if info.reader.takes_points:
-        return POINT_STRIDE
     if args.image_size:
         scale = math.sqrt(math.prod(args.image_size) / image_pixels)
     for stride in (4, 2):

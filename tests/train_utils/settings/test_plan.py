@@ -271,7 +271,7 @@ def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks
 
 def test_images_with_points_are_larger_for_a_frozen_encoder_and_not_cropped(points):
     settings = planned(sized(points, 10, (480, 640)), "--dataset", "data", "--max-minutes", "10")
-    expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 2, "scale": 0.5, "crop_size": None}
+    expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 4, "scale": 0.5, "crop_size": None}
     assert {name: settings[name] for name in expected} == expected
 
 

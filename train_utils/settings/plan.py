@@ -318,9 +318,8 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings, is_frozen: bool) -> boo
 def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> int:
     """The given stride or, without one, the largest at which masks keep their detail.
 
-    Most of a step's time is spent at the finest levels. Points keep their detail at any stride here: their maps are as
-    large as the images, and the errors of short runs are many times the distance between outputs. The masks of images
-    that are read in windows are too large to be measured.
+    Most of a step's time is spent at the finest levels. The detail of points is not measured, so they have the largest,
+    which docs/landmarks.md compares. The masks of images that are read in windows are too large to be measured.
     """
     if args.output_stride is not None:
         return args.output_stride

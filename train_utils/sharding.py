@@ -44,11 +44,12 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
     plugin = accelerator.state.fsdp_plugin
     plugin.mixed_precision_policy = None
     if plugin.transformer_cls_names_to_wrap:
-        # the profile names only the plain block; each stage of an encoder is gathered as a whole too
+        # the profile names the plain block, which stands for each kind; each stage of an encoder is gathered too
         parts = [module for module in model.modules() if isinstance(module, DoubleConv)]
         if model.encoder is not None:
             parts += model.encoder.stages
-        plugin.transformer_cls_names_to_wrap = sorted({type(part).__name__ for part in parts})
+        others = set(plugin.transformer_cls_names_to_wrap) - {DoubleConv.__name__}
+        plugin.transformer_cls_names_to_wrap = sorted(others | {type(part).__name__ for part in parts})
     _compute_in_precision(accelerator, model)
 
 

@@ -12,7 +12,7 @@ WORDS |= {right: left for left, right in WORDS.items()}
 # a single letter between separators: L_eye, eye_l; or the first of two such letters, as in paw_LH
 LETTERS = {"l": "r", "r": "l", "L": "R", "R": "L"}
 WORD = re.compile("|".join(WORDS))
-NUMBERED = re.compile("(p|pt|point|kp|kpt|key ?point|lm|landmark|marker)?[ _-]?[0-9]+", re.IGNORECASE)  # of a point
+NUMBERED = re.compile(r"(p|pt|point|kp|kpt|key ?point|lm|landmark|marker)?[ _-]?\d+", re.IGNORECASE)  # of a point
 LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![A-Za-z]))")
 
 

@@ -5,7 +5,7 @@ import warnings
 from functools import cache
 from typing import Any
 
-from data_utils.image_io.stored_volume import FileVolume, StoredVoxels
+from data_utils.image_io.stored_volume import FileVolume
 
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
 
@@ -24,18 +24,19 @@ class NiftiVolume(FileVolume):
             sides = " x ".join(map(str, sizes))
             raise ValueError(f"it has {len(sizes)} axes, {sides}; a volume has 3, or 4 with its channels")
         is_compressed = path.lower().endswith(".gz")
-        voxels = StoredVoxels(
+        affine = self.image.affine.copy()
+        affine[:3] *= MM[self.image.header.get_xyzt_units()[0]]
+        super().__init__(
             path,
             sizes if len(sizes) == 4 else (*sizes, 1),
             channel_axis=3,
-            dtype=self.image.header.get_data_dtype(),
+            stored_type=self.image.header.get_data_dtype(),
             skipped=0 if is_compressed else stored.offset,
             is_compressed=is_compressed,
+            affine=affine,
             skipped_inside=stored.offset,
+            scale=(stored.slope, stored.inter),
         )
-        affine = self.image.affine.copy()
-        affine[:3] *= MM[self.image.header.get_xyzt_units()[0]]
-        super().__init__(voxels, affine, (stored.slope, stored.inter))
 
     @property
     def has_place(self) -> bool:

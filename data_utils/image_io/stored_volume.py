@@ -3,9 +3,8 @@
 import os
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
-from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -45,37 +44,38 @@ class StoredVolume(ABC):
         return self.read()
 
 
-class StoredVoxels(NamedTuple):
-    """Where voxels lie in a file, the first axis fastest.
+@dataclass
+class FileVolume(StoredVolume):
+    """A volume whose voxels lie in one file, the first axis fastest.
 
     Args:
         sizes: the sides of the four axes.
         channel_axis: which of them is that of the channels.
-        dtype: the voxels' type, in the file's byte order.
+        stored_type: the voxels' type, in the file's byte order.
         skipped: bytes of the file before them, or before their compressed stream; FROM_END if they end the file.
         skipped_inside: bytes before them in the decompressed stream.
+        scale: slope and intercept by which stored numbers become values.
     """
 
     file: str
     sizes: tuple[int, ...]
     channel_axis: int
-    dtype: np.dtype
+    stored_type: np.dtype
     skipped: int
     is_compressed: bool
+    affine: np.ndarray
     skipped_inside: int = 0
+    scale: tuple[float, float] = (1, 0)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(x, y, z)."""
-        return self.sizes[: self.channel_axis] + self.sizes[self.channel_axis + 1 :]
-
-    @property
-    def channels(self) -> int:
-        return self.sizes[self.channel_axis]
+    def __post_init__(self) -> None:
+        self.shape = self.sizes[: self.channel_axis] + self.sizes[self.channel_axis + 1 :]
+        self.channels = self.sizes[self.channel_axis]
+        self.is_scaled = self.scale != (1, 0)
+        self.dtype = np.result_type(self.stored_type, np.float32) if self.is_scaled else self.stored_type
 
     def read(self) -> np.ndarray:
         """The voxels (x, y, z, C). Raises EOFError if the file does not hold them, ValueError if memory cannot."""
-        voxel_bytes = prod(self.sizes) * self.dtype.itemsize
+        voxel_bytes = prod(self.sizes) * self.stored_type.itemsize
         file_bytes = os.path.getsize(self.file)
         if self.is_compressed:
             check_memory(voxel_bytes + self.skipped_inside, "the volume")
@@ -87,42 +87,8 @@ class StoredVoxels(NamedTuple):
             start = file_bytes - voxel_bytes if self.skipped == FROM_END else self.skipped
             if start < 0 or start + voxel_bytes > file_bytes:
                 raise EOFError(ENDS_EARLY)
-            voxels = np.memmap(self.file, self.dtype, "r", start, prod(self.sizes))
-        return np.moveaxis(voxels.reshape(self.sizes, order="F"), self.channel_axis, -1)
-
-    def _decompress(self, voxel_bytes: int) -> np.ndarray:
-        """The voxels of a compressed file, decompressed in pieces into one array, so that memory holds them once."""
-        content = np.empty(self.skipped_inside + voxel_bytes, np.uint8)
-        missing = content.data
-        with open_regular(self.file) as file:
-            file.seek(self.skipped)
-            for piece in _pieces(file):
-                part = piece[: len(missing)]
-                missing[: len(part)] = part
-                missing = missing[len(part) :]
-                if not missing:
-                    return content[self.skipped_inside :].view(self.dtype)
-        raise EOFError(ENDS_EARLY)
-
-
-class FileVolume(StoredVolume):
-    """A volume whose voxels lie in one file.
-
-    Args:
-        scale: slope and intercept by which stored numbers become values.
-    """
-
-    def __init__(self, voxels: StoredVoxels, affine: np.ndarray, scale: tuple[float, float] = (1, 0)) -> None:
-        self.voxels = voxels
-        self.shape = voxels.shape
-        self.channels = voxels.channels
-        self.affine = affine
-        self.scale = scale
-        self.is_scaled = scale != (1, 0)
-        self.dtype = np.result_type(voxels.dtype, np.float32) if self.is_scaled else voxels.dtype
-
-    def read(self) -> np.ndarray:
-        voxels = self.voxels.read()
+            voxels = np.memmap(self.file, self.stored_type, "r", start, prod(self.sizes))
+        voxels = np.moveaxis(voxels.reshape(self.sizes, order="F"), self.channel_axis, -1)
         if self.is_scaled:
             slope, intercept = map(self.dtype.type, self.scale)
             voxels = voxels.astype(self.dtype)
@@ -132,11 +98,20 @@ class FileVolume(StoredVolume):
                 voxels += intercept
         return voxels
 
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """What a file holds, decompressed; it may be several streams of gzip, one behind the other."""
-    stream = zlib.decompressobj(ANY_HEADER)
-    while content := stream.unused_data or file.read(PIECE_BYTES):
-        if stream.eof:
-            stream = zlib.decompressobj(ANY_HEADER)
-        yield stream.decompress(content)
+    def _decompress(self, voxel_bytes: int) -> np.ndarray:
+        """The voxels of a compressed file, decompressed in pieces into one array, so that memory holds them once."""
+        content = np.empty(self.skipped_inside + voxel_bytes, np.uint8)
+        missing = content.data
+        stream = zlib.decompressobj(ANY_HEADER)
+        with open_regular(self.file) as file:
+            file.seek(self.skipped)
+            while missing:
+                compressed = stream.unused_data or file.read(PIECE_BYTES)
+                if not compressed:
+                    raise EOFError(ENDS_EARLY)
+                if stream.eof:  # the file may be several streams of gzip, one behind the other
+                    stream = zlib.decompressobj(ANY_HEADER)
+                piece = stream.decompress(compressed, len(missing))
+                missing[: len(piece)] = piece
+                missing = missing[len(piece) :]
+        return content[self.skipped_inside :].view(self.stored_type)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_utils.image_io.stored_volume import FROM_END, FileVolume, StoredVoxels
+from data_utils.image_io.stored_volume import FROM_END, FileVolume
 from runtime.documents import open_regular
 
 Choice = TypeVar("Choice")
@@ -149,10 +149,11 @@ def open_meta_image(path: str) -> FileVolume:
         (skipped,) = header.whole_numbers("headersize", 1, "0", FROM_END)
     byte_order = ">" if header.choice("binarydatabyteordermsb", TRUTH, "false") else "<"
     dtype = np.dtype(byte_order + header.choice("elementtype", META_TYPES))
-    voxels = StoredVoxels(file, sizes, 0, dtype, skipped, header.choice("compresseddata", TRUTH, "false"))
+    is_compressed = header.choice("compresseddata", TRUTH, "false")
     axes = header.numbers("transformmatrix", 9, "1 0 0 0 1 0 0 0 1").reshape(3, 3)
     sides = header.numbers("elementspacing", 3, header.texts.get("elementsize", "1 1 1"))
-    return FileVolume(voxels, _affine(axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS))
+    affine = _affine(axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS)
+    return FileVolume(file, sizes, 0, dtype, skipped, is_compressed, affine)
 
 
 def open_nrrd(path: str) -> FileVolume:
@@ -180,6 +181,6 @@ def open_nrrd(path: str) -> FileVolume:
     byte_order = header.choice("endian", BYTE_ORDERS, "little")
     dtype = np.dtype(byte_order + header.choice("type", NRRD_TYPES))
     is_compressed = header.choice("encoding", {"raw": False, "gzip": True, "gz": True})
-    voxels = StoredVoxels(file, sizes, channel_axis, dtype, skipped, is_compressed)
     world = NRRD_WORLDS.get(header.texts.get("space", "").lower(), LPS)
-    return FileVolume(voxels, _affine(steps[is_spatial], header.numbers("spaceorigin", 3, "0 0 0"), world))
+    affine = _affine(steps[is_spatial], header.numbers("spaceorigin", 3, "0 0 0"), world)
+    return FileVolume(file, sizes, channel_axis, dtype, skipped, is_compressed, affine)

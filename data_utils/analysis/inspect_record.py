@@ -6,9 +6,8 @@ its image is large; a volume and its label are read once for all that is asked o
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -37,7 +36,6 @@ ClassLocations = dict[MaskValue, np.ndarray]
 PIXELS = 64  # pixels of each value of a large mask that are remembered, for crops around them
 VOXELS = 1000  # voxels of each value of a label
 FOREGROUND = 10_000  # labeled voxels that are sampled from a volume for the statistics of CT
-UNLABELED = (0, IGNORE_INDEX)
 
 
 @dataclass(frozen=True)
@@ -219,22 +217,15 @@ def _inspect_volume(record: Record, rules: Rules) -> Inspection:
         z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
     else:
         with problem_of_kind("label cannot be read"):
-            planes = [plane.values for plane in mask_parts(target, name, windows=False)]
-        plane_counts = [count_values(plane) for plane in planes]
+            labels, _ = read_label_volume(target, name)
         pixels: Counter[MaskValue] = Counter()
-        for counts in plane_counts:
-            pixels.update(counts)
+        for plane in labels:
+            pixels.update(count_values(plane))
         if rules.has_classes:
             check_values(name, pixels, is_jpeg=False)
         found.pixels = dict(pixels)
-        found.class_locations = {}
-        for value in sorted(pixels):
-            counts_of_value = [counts.get(value, 0) for counts in plane_counts]
-            found.class_locations[value] = _sample_voxels(
-                planes, counts_of_value, partial(np.equal, value), VOXELS, rng
-            )
-        labeled_counts = [_count_labeled(counts) for counts in plane_counts]
-        z, y, x = _sample_voxels(planes, labeled_counts, _is_labeled, FOREGROUND, rng).T
+        found.class_locations = {value: _sample_voxels(labels == value, VOXELS, rng) for value in sorted(pixels)}
+        z, y, x = _sample_voxels((labels != 0) & (labels != IGNORE_INDEX), FOREGROUND, rng).T
     found.foreground = voxels[z, y, x].astype(np.float32)
     return found
 
@@ -251,36 +242,17 @@ def _check_grids(name: str, image: VolumeHeader, label_file: VolumeFile) -> None
         raise UnusableRecord("label of another affine", f"{text}; resample one to the other's grid")
 
 
-def _count_labeled(counts: dict[MaskValue, int]) -> int:
-    """How many voxels of a slice with these counts have a label."""
-    return sum(count for value, count in counts.items() if value not in UNLABELED)
-
-
-def _is_labeled(plane: np.ndarray) -> np.ndarray:
-    """Which voxels of a slice hold any class except the first, 0, and the usual ignored value, 255."""
-    return ~np.isin(plane, UNLABELED)
-
-
-def _sample_voxels(
-    planes: Sequence[np.ndarray],
-    plane_counts: Sequence[int],
-    choose: Callable[[np.ndarray], np.ndarray],
-    most: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """A sample (n, 3) of at most `most` of the voxels of a label that `choose` marks in its slices (H, W).
-
-    `plane_counts` says how many of each slice are marked, so that only slices with voxels of the sample are searched.
-    """
-    ends = np.cumsum([0, *plane_counts])
-    # the marked voxels are numbered through all slices
-    random_ranks = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
-    parts = [np.empty((0, 3), np.int64)]
-    for z in np.unique(np.searchsorted(ends, random_ranks, side="right") - 1).tolist():
-        ranks = random_ranks[(random_ranks >= ends[z]) & (random_ranks < ends[z + 1])] - ends[z]
-        y, x = divmod(np.flatnonzero(choose(planes[z]))[ranks], planes[z].shape[1])
-        parts.append(np.stack([np.full_like(y, z), y, x], axis=1))
-    return np.concatenate(parts)
+def _sample_voxels(is_chosen: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """A sample (n, 3) of at most `most` of the voxels that are true in (D, H, W) bool."""
+    ends = np.cumsum([0, *map(np.count_nonzero, is_chosen)])
+    # the chosen voxels are numbered through all slices
+    ranks = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
+    slices = np.searchsorted(ends, ranks, side="right") - 1
+    pixels = np.empty(len(ranks), np.int64)
+    for z in np.unique(slices):
+        in_slice = slices == z
+        pixels[in_slice] = np.flatnonzero(is_chosen[z])[ranks[in_slice] - ends[z]]
+    return np.stack([slices, *divmod(pixels, is_chosen.shape[2])], axis=1)
 
 
 def _point_locations(positions: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:

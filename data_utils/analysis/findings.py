@@ -122,7 +122,7 @@ def examine(data: OpenedData, *, decodes: bool = False) -> Findings:
         return findings
     for split in findings.splits:
         split.exclude_unreadable(reader)
-    findings.reader = _read_labels(reader.with_pixels(total_pixels(counted)), counted)
+    findings.reader = _read_labels(reader, counted).with_pixels(pixels_by_labels(counted))
     return findings
 
 
@@ -134,10 +134,9 @@ def _understand(findings: Findings, is_sample: bool) -> TargetReader:
         # masks outside the sample may hold the usual 255
         if all(isinstance(value, int) for value in pixels):
             pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-        return targets.from_values(pixels, classes, config)
-    if targets.has_classes and not classes and not trusts_values:
+    elif targets.has_classes and not classes and not trusts_values:
         check_masks(findings.splits, pixels)
-    return targets.from_records(train, pixels, classes, config)
+    return targets.from_records(None if is_sample else train, pixels, classes, config)
 
 
 def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetReader:
@@ -149,7 +148,7 @@ def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetR
         file_classes = file_classes or split.records.metadata.classes
     if not place_by_set:
         return reader
-    return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(splits))
+    return reader.partly_labeled(place_by_set, file_classes)
 
 
 def _random_sample(stream: Records, seed: int) -> Records:

@@ -258,8 +258,9 @@ def total_pixels(splits: Sequence[SplitInspection]) -> dict[MaskValue, int]:
 
 def pixels_by_labels(splits: Sequence[SplitInspection]) -> dict[LabelSet | None, dict[MaskValue, int]]:
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
-    totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
+    totals: dict[LabelSet | None, Counter] = defaultdict(Counter, {None: Counter()})
+    has_colors = any(content.kind == "colors" for split in splits for content, *_ in split.used_contents())
     for split in splits:
         for content, pixels, _ in split.used_contents():
-            totals[content.labeled_for].update(pixels)
+            totals[content.labeled_for].update(count_colors(pixels) if has_colors else pixels)
     return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}

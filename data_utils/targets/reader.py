@@ -56,36 +56,35 @@ class TargetReader(ABC):
 
     @classmethod
     def from_records(
-        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> TargetReader:
-        """The reader of records whose masks hold these values; `pixels` counts the pixels of each."""
-        return cls.from_values(pixels, classes, config)
+        """The reader of records whose masks hold these values.
 
-    @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> TargetReader:
-        """The reader of masks that hold these values; `classes` are the named classes, if there are any."""
+        Args:
+            records: None for a stream, of which only a sample is looked at.
+            pixels: how many pixels hold each value.
+            classes: the named classes, if there are any.
+        """
         return cls()
 
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
-        """The reader that also knows how many pixels of each value the usable masks hold."""
+    def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> TargetReader:
+        """The reader that also knows how many pixels of each value the usable masks hold.
+
+        Args:
+            pixels: for each label set, the pixels of its images; under None those of images labeled for all classes.
+        """
         return self
 
     def at_size(self, size: Sequence[float]) -> TargetReader:
         """The reader that knows the usual size (*spatial) of the network's inputs."""
         return self
 
-    def partly_labeled(
-        self,
-        place_by_set: Mapping[LabelSet, str],
-        file_classes: NamedClasses,
-        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
-    ) -> TargetReader:
+    def partly_labeled(self, place_by_set: Mapping[LabelSet, str], file_classes: NamedClasses) -> TargetReader:
         """The reader of a data set in which some images are labeled for some classes only.
 
         Args:
             place_by_set: the different sets of classes, each with the place that lists it.
             file_classes: mask value and name of the classes that the data set names.
-            pixels: for each set, the pixels of each value in its images; under None for images labeled for all classes.
 
         Raises DataError for names of no class, and for kinds of targets that cannot be partly labeled.
         """
@@ -294,26 +293,14 @@ class LabelReader(MaskReader):
     def describe_classes(self) -> str:
         """The classes, for `describe`."""
 
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
-        return self.with_labeled_pixels({None: pixels})
-
-    def partly_labeled(
-        self,
-        place_by_set: Mapping[LabelSet, str],
-        file_classes: NamedClasses,
-        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
-    ) -> Self:
+    def partly_labeled(self, place_by_set: Mapping[LabelSet, str], file_classes: NamedClasses) -> Self:
         names = file_classes
         if self.class_map is not None:
             names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         sets = LabelSets.from_names(place_by_set, self.class_names, self.class_values, names, self.background)
         if len(sets.flags) == 1:
             return self
-        return replace(self, label_sets=sets).with_labeled_pixels(pixels)
-
-    @abstractmethod
-    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
-        """`with_pixels`, each image counted for the classes that it is labeled for; see `partly_labeled`."""
+        return replace(self, label_sets=sets)
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         if self.label_sets is None:

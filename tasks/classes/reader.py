@@ -14,7 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask
 from data_utils.image_io.places import UNKNOWN, with_unknown
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.records import LabelSet, Record
+from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, MaskReader, resize_back
 from runtime.errors import DataError, SettingsError
@@ -35,7 +35,9 @@ class ClassReader(LabelReader):
     has_classes = True
 
     @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
+    def from_records(
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "ClassReader":
         if config.swap:
             raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
         return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
@@ -44,7 +46,7 @@ class ClassReader(LabelReader):
     def target(self) -> type[ClassTarget | PartlyLabeledTarget]:
         return PartlyLabeledTarget if self.label_sets else ClassTarget
 
-    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
+    def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         counts = [0] * len(self.class_map)
         for labeled_for, value_counts in pixels.items():
             classes = self.labeled_classes(labeled_for)

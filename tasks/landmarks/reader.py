@@ -52,13 +52,11 @@ class PointReader(TargetReader):
     takes_points = True
 
     @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
-        raise DataError(f"{config.dataset}: masks hold no points, which --task landmarks needs")
-
-    @classmethod
     def from_records(
-        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> PointReader:
+        if records is None:
+            raise DataError(f"{config.dataset}: masks hold no points, which --task landmarks needs")
         assert records.metadata.landmarks is not None
         all_names, layout, space, _ = records.metadata.landmarks
         names = all_names

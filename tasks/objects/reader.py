@@ -1,7 +1,7 @@
 """The objects of an image, from a mask that numbers them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from data_utils.image_io.places import UNKNOWN, with_unknown
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
-from data_utils.sources.records import Record, Records, spread_indices
+from data_utils.sources.records import LabelSet, Record, Records, spread_indices
 from data_utils.targets.reader import MaskReader, resize_back
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
@@ -75,23 +75,20 @@ class ObjectReader(MaskReader):
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
+    def from_records(
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "ObjectReader":
         texts = (config.ignore_index or "").split(",")
         try:
             ignored = tuple(int(text) for text in texts if text)
         except ValueError as error:
             raise SettingsError(f"--ignore-index {config.ignore_index}: expected numbers of objects") from error
         object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
-        if not object_classes:
-            return cls(ignored)
-        outside = IGNORE_INDEX if config.outside_rule == "ignore" else 0
-        return cls(ignored, tuple(object_classes), outside)
-
-    @classmethod
-    def from_records(
-        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
-    ) -> "ObjectReader":
-        reader = cls.from_values(pixels, classes, config)
+        reader = cls(ignored)
+        if object_classes:
+            reader = cls(ignored, tuple(object_classes), IGNORE_INDEX if config.outside_rule == "ignore" else 0)
+        if records is None:
+            return reader
         values = {value_key(value) for value in pixels} - {0, *reader.ignored}
         first = records[0]["target"]
         if len(values) > 1 and with_unknown(first) is not first:
@@ -101,8 +98,9 @@ class ObjectReader(MaskReader):
             reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
         return reader.with_records(records)
 
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
-        counted_values = {value: count for value, count in pixels.items() if value not in self.ignored}
+    def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> "ObjectReader":
+        total = sum(map(Counter, pixels.values()), Counter())
+        counted_values = {value: count for value, count in total.items() if value not in self.ignored}
         background = counted_values.pop(0, 0)
         if self.classes == ObjectReader.classes:  # values are numbers of objects
             return replace(self, class_pixels=(background, sum(counted_values.values())))

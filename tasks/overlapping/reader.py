@@ -55,7 +55,9 @@ class OverlapReader(LabelReader):
     target = OverlapTarget
 
     @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
+    def from_records(
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "OverlapReader":
         bits = class_bits(classes)
         values: list[list[MaskValue]] = [[] for _ in bits.names]
         for value, bit in bits.bit_by_value.items():
@@ -91,7 +93,7 @@ class OverlapReader(LabelReader):
         """The bits of the present classes and of the unknown ones, int32 each, of mask values of any shape."""
         return unpack_bits(values)
 
-    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
+    def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         parts = []
         for labeled_for, value_counts in pixels.items():
             bits = self.labeled_bits(labeled_for)
@@ -226,7 +228,9 @@ class RegionReader(OverlapReader):
         return cls(names, values, regions=regions, ignored=ignored, class_map=class_map, sides=sides)
 
     @classmethod
-    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "RegionReader":
+    def from_records(
+        cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "RegionReader":
         if not config.regions:
             raise SettingsError(f"--task {Regions.name} needs the regions: {EXAMPLE}")
         regions = parse_regions(config.regions)

@@ -122,8 +122,8 @@ def test_detail_of_masks_is_what_is_left_of_known_pixels(mask, labeled, kept):
 
 def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():
     with pytest.raises(DataError, match=r"^masks_of_cells: masks hold no points, which --task landmarks needs"):
-        PointReader.from_values({0: 1}, (), DataConfig("masks_of_cells"))
+        PointReader.from_records(None, {0: 1}, (), DataConfig("masks_of_cells"))
     places = {("a",): "classes.txt", ("b",): "classes.csv"}
     with pytest.raises(DataError, match=r"^classes\.txt: images of this task are labeled as a whole; remove it"):
-        ObjectReader().partly_labeled(places, (), {})
+        ObjectReader().partly_labeled(places, ())
     assert PointReader(Landmarks(("a",)), (0,)).detail_kept([], 0.5) == 1

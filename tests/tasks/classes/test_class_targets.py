@@ -40,24 +40,27 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown():
 
 def test_pixels_of_a_class_are_those_of_all_its_values_and_of_no_ignored_ones():
     class_map = ClassMap(("a", "b"), (1, 2), 9, joined=((3, 0), (4, 255)))
-    assert ClassReader(class_map).with_pixels({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}).class_pixels == (7, 7)
+    assert ClassReader(class_map).with_pixels({None: {1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}}).class_pixels == (
+        7,
+        7,
+    )
 
 
 def test_a_class_may_be_labeled_by_the_name_that_the_data_set_gives_its_value():
     pixels = {None: {1: 5, 2: 7}, ("liver",): {1: 10, 2: 20}}
-    reader = ClassReader(TWO).partly_labeled({("liver",): "classes.csv"}, ((2, "liver"),), pixels)
+    reader = ClassReader(TWO).partly_labeled({("liver",): "classes.csv"}, ((2, "liver"),)).with_pixels(pixels)
     assert reader.labeled_classes(("liver",)) == [1]
     assert reader.class_pixels == (5, 27)
 
 
 def test_weights_of_classes_follow_from_the_pixels_of_their_reader():
-    task = ClassReader(TWO).with_pixels({1: 30, 2: 10}).task("ce", ["auto"])
+    task = ClassReader(TWO).with_pixels({None: {1: 30, 2: 10}}).task("ce", ["auto"])
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
 
 
 def test_classes_that_do_not_overlap_have_no_sides():
     with pytest.raises(SettingsError, match=r"^--swap a=b: for points and for classes that may overlap; leave it out$"):
-        ClassReader.from_values({1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
+        ClassReader.from_records(None, {1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
 
 
 @pytest.mark.parametrize("weights", [["none", "none"], ["auto", 1.0], [1.0], [1.0, 2.0, 3.0], []])
@@ -80,4 +83,4 @@ def test_a_class_without_pixels_weighs_1():
 
 def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
     class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
-    assert ClassReader(class_map).with_pixels({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}).class_pixels == (6, 4, 5)
+    assert ClassReader(class_map).with_pixels({None: {(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}}).class_pixels == (6, 4, 5)

@@ -69,7 +69,7 @@ def test_colors_of_a_mask_are_numbers():
 @pytest.fixture
 def reader_without_nine():
     """A reader that ignores the number 9."""
-    return ObjectReader.from_values({}, (), DataConfig(ignore_index="9"))
+    return ObjectReader.from_records(None, {}, (), DataConfig(ignore_index="9"))
 
 
 def test_ignored_numbers_count_nowhere(reader_without_nine):
@@ -86,7 +86,7 @@ def test_ignored_numbers_of_a_volume_stay_in_its_voxels(reader_without_nine):
 
 def test_a_color_is_no_number_to_be_ignored():
     with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
-        ObjectReader.from_values({}, (), DataConfig(ignore_index="#ff0000"))
+        ObjectReader.from_records(None, {}, (), DataConfig(ignore_index="#ff0000"))
 
 
 class DrawnObjects(RenderedMask):
@@ -109,7 +109,7 @@ def test_objects_of_other_classes_are_none(outside):
 
 @pytest.mark.parametrize(("flag", "outside"), [(None, 0), ("background", 0), ("ignore", 255)])
 def test_a_flag_says_where_objects_of_other_classes_count(flag, outside):
-    reader = ObjectReader.from_values({}, ((0, "none"), (9, "a")), DataConfig(outside=flag))
+    reader = ObjectReader.from_records(None, {}, ((0, "none"), (9, "a")), DataConfig(outside=flag))
     assert reader == ObjectReader((), ((9, "a"),), outside)
 
 
@@ -123,7 +123,7 @@ def test_a_flag_says_where_objects_of_other_classes_count(flag, outside):
     ids=["a number", "a class", "others unknown"],
 )
 def test_pixels_of_value_255_count_as_those_of_a_number_alone(reader, class_pixels):
-    assert reader.with_pixels({0: 50, 7: 20, 9: 30, 255: 5}).class_pixels == class_pixels
+    assert reader.with_pixels({None: {0: 50, 7: 20, 9: 30, 255: 5}}).class_pixels == class_pixels
 
 
 def test_a_reader_of_objects_tells_its_task():

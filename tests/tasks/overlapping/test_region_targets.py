@@ -96,7 +96,9 @@ def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
 def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader():
     pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
     config = DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7")
-    reader = RegionReader.from_values(pixels, (), config).with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
+    reader = RegionReader.from_records(None, pixels, (), config).with_pixels(
+        {None: {0: 100, 1: 10, 2: 20, 3: 10, 9: 7}}
+    )
     assert reader.class_pixels == (30, 10)
     task = reader.task("ce", ["auto"])
     assert task.regions == reader.regions
@@ -110,7 +112,7 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     reader = RegionReader.of_regions((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
     names = [("core",), ("core", "edema"), ("swelling", "inner"), (), ("whole",)]
     pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
-    partly = reader.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),), pixels)
+    partly = reader.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),)).with_pixels(pixels)
     assert partly.class_pixels == (15, 12)
     assert [tuple(partly.labeled_classes(name)) for name in names] == [(1,), (0, 1), (1,), (), (0,)]
 
@@ -128,4 +130,4 @@ def test_all_ignored_values_are_unknown_and_kept_for_prediction():
 
 def test_regions_of_colors_are_refused():
     with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
-        RegionReader.from_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
+        RegionReader.from_records(None, {(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))

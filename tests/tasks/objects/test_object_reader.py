@@ -126,6 +126,11 @@ def test_pixels_of_value_255_count_as_those_of_a_number_alone(reader, class_pixe
     assert reader.with_pixels({None: {0: 50, 7: 20, 9: 30, 255: 5}}).class_pixels == class_pixels
 
 
+def test_black_is_the_background_of_objects_that_are_numbered_by_color():
+    reader = ObjectReader().with_pixels({None: {(0, 0, 0): 50, (7, 0, 0): 20, (0, 0, 9): 30}})
+    assert reader.class_pixels == (50, 50)
+
+
 def test_a_reader_of_objects_tells_its_task():
     reader = ObjectReader(classes=TWO_CLASSES, smallest=7, fills_holes=True, class_pixels=(10, 0, 30))
     task = reader.task("ce", ["auto"])

@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +25,13 @@ from data_utils.image_io.volumes import read_label_volume, volume_stem
 from data_utils.sources.folder import DataFolder, files_below, natural_order, natural_sort_key, split_folders
 from data_utils.sources.overlapping import bits_by_class
 from data_utils.sources.pairs import Cases, as_files, find_masks, pair
-from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Files, Metadata, Records, Sources, SplitOpeners, split_openers
 from runtime.cache import digest, load_or_compute, load_or_read_each
 from runtime.console import counted
 from runtime.errors import DataError, one_line
 from runtime.parallel import map_indices
 
+LabeledSeries = tuple[tuple[Path, Path], Cases, Metadata]  # the folders of series and labels, their files, and facts
 LOOKED_AT = 100  # files by which a folder of DICOM is recognized
 LABEL_SUFFIXES = (*SUFFIXES, *VOLUME_SUFFIXES)
 TABLES = (".csv", ".gz", ".json", ".parquet", ".tar", ".txt", ".xml", ".yaml")
@@ -84,10 +84,6 @@ class Tree(NamedTuple):
     def damaged(self) -> list[DicomFile]:
         """The files that cannot be read."""
         return [file for file in self.files if file.problem]
-
-    def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """A line for each damaged file, and for the files of each kind that are not used."""
-        return [f"{self.folder / file.path}: {file.problem}" for file in self.damaged] + self.unused(kinds)
 
     def unused(self, kinds: Iterable[str]) -> list[str]:
         """A line for the files of each kind."""
@@ -229,23 +225,7 @@ def find_dicom(folder: DataFolder) -> SplitOpeners:
                 return {}
             found[split] = _by_reference(path)
     classes = _classes(found.values())
-    return {split: partial(_open, labeled, classes, folder.config) for split, labeled in found.items()}
-
-
-class LabeledSeries(NamedTuple):
-    """The series of a split with their labels.
-
-    Args:
-        folders: that of the series and that of the labels.
-        cases: their files.
-        modalities: how the series were imaged.
-        left_out: what is not used, a line each.
-    """
-
-    folders: tuple[Path, Path]
-    cases: Cases
-    modalities: set[str]
-    left_out: tuple[str, ...]
+    return split_openers(found, _open, classes, folder.config)
 
 
 def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
@@ -266,8 +246,7 @@ def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
             lost.append(f"{case}: holds {count} series; keep one")
             label_files.pop(case, None)
     cases = Cases(image_files, {**label_files}, lost)
-    modalities = {file.modality for file in all_slices}
-    return LabeledSeries((images, masks), cases, modalities, tuple(tree.left_out((PICTURE, OTHER))))
+    return (images, masks), cases, _metadata(tree, all_slices, [])
 
 
 def _by_reference(folder: Path) -> LabeledSeries:
@@ -291,13 +270,20 @@ def _by_reference(folder: Path) -> LabeledSeries:
         for series in labeled:
             images[series.name] = series.files
             labels[series.name] = (*labels.get(series.name, ()), label.path)
-    left_out = tree.left_out((PICTURE, OTHER))
-    others = [series.name for series in all_series if series.name not in images]
-    if others:
-        left_out.append(f"{counted(len(others), 'series', 'series')} without a label, the first is {others[0]}")
-    used = {uid for uid, series in by_uid.items() if series.name in images}
-    modalities = {file.modality for file in slices if file.series[0] in used}
-    return LabeledSeries((folder, folder), Cases(images, {**labels}, lost), modalities, tuple(left_out))
+    others: list[str] = []
+    unlabeled = [series.name for series in all_series if series.name not in images]
+    if unlabeled:
+        others = [f"{counted(len(unlabeled), 'series', 'series')} without a label, the first is {unlabeled[0]}"]
+    labeled_slices = [file for file in slices if by_uid[file.series[0]].name in images]
+    return (folder, folder), Cases(images, {**labels}, lost), _metadata(tree, labeled_slices, others)
+
+
+def _metadata(tree: Tree, slices: Iterable[DicomFile], others: Sequence[str]) -> Metadata:
+    """How the slices that are used were imaged, and what the tree holds beside them, a line each."""
+    modalities = {file.modality for file in slices if file.modality}
+    damaged = [f"{tree.folder / file.path}: {file.problem}" for file in tree.damaged]
+    left_out = (*damaged, *tree.unused((PICTURE, OTHER)), *others)
+    return Metadata(dims=3, modality=", ".join(sorted(modalities)) or None, left_out=left_out)
 
 
 def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
@@ -306,9 +292,9 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
     Raises DataError for labels that mix files with names and without, and for two labels of a series with one name.
     """
     labels: list[Files] = []
-    for labeled in splits:
-        for files in labeled.cases.masks.values():
-            labels.append(tuple(os.path.join(labeled.folders[1], file) for file in as_files(files)))
+    for (_, folder), cases, _ in splits:
+        for files in cases.masks.values():
+            labels.append(tuple(os.path.join(folder, file) for file in as_files(files)))
     paths = list(chain.from_iterable(labels))
     named = [path for path in paths if not path.lower().endswith(VOLUME_SUFFIXES)]
     if named and len(named) < len(paths):
@@ -331,30 +317,29 @@ def _segment_names(path: str) -> list[str]:
         return segment_names(path)
 
 
-def _open(labeled: LabeledSeries, names: Sequence[str], config: DataConfig) -> Records:
+def _open(
+    folders: tuple[Path, Path], cases: Cases, metadata: Metadata, names: Sequence[str], config: DataConfig
+) -> Records:
     """The series of a split with their labels. Raises DataError for files without partner, unless allowed."""
-    modality = ", ".join(sorted(labeled.modalities - {""})) or None
-    metadata = Metadata(dims=3, modality=modality, left_out=labeled.left_out)
+
+    def paired(segments: Segments | None, **fields: Any) -> Records:
+        settings = (config.allow_unpaired, dicom_sources, segments)
+        return pair(folders, cases, replace(metadata, **fields), *settings, is_named_by_case=True)
+
     if not names:
-        return _pair(labeled, metadata, None, config)
+        return paired(None)
     numbers = tuple(enumerate(names, 1))
-    segments = Segments(tuple((name, value) for value, name in numbers))
+    chosen = set(names)
     if holds_names(config.classes) and config.outside_rule == BACKGROUND:
         chosen = {name for _, name in named_classes(config.classes, numbers, BACKGROUND)}
-        segments = Segments(tuple((name, value) for value, name in numbers if name in chosen))
-    classes = ((0, BACKGROUND), *numbers)
-    records = _pair(labeled, replace(metadata, classes=classes), segments, config)
+    segments = Segments(tuple((name, value) for value, name in numbers if name in chosen))
+    records = paired(segments, classes=((0, BACKGROUND), *numbers))
     may_overlap = config.task is None and not config.regions
     if config.task == OVERLAPPING or (may_overlap and _overlap(records)):
         bits = zip(names, bits_by_class(config, numbers), strict=True)
         segments = Segments(tuple((name, bit) for name, bit in bits if bit is not None), are_bits=True)
-        return _pair(labeled, replace(metadata, classes=numbers, task=OVERLAPPING), segments, config)
+        return paired(segments, classes=numbers, task=OVERLAPPING)
     return records
-
-
-def _pair(labeled: LabeledSeries, metadata: Metadata, segments: Segments | None, config: DataConfig) -> Records:
-    settings = (dicom_sources, segments)
-    return pair(labeled.folders, labeled.cases, metadata, config.allow_unpaired, *settings, is_named_by_case=True)
 
 
 def dicom_sources(row: FileRow, segments: Segments | None) -> Sources:

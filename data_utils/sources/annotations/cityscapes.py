@@ -6,15 +6,14 @@ The ids: https://www.cityscapes-dataset.com/dataset-overview/#class-definitions.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_mask
-from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
-from data_utils.sources.folder import files_below, natural_order, splits_below, wanted_splits
+from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
+from data_utils.sources.folder import DataFolder, files_below, natural_order, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
     AnnotationSummary,
@@ -22,8 +21,8 @@ from data_utils.sources.records import (
     Metadata,
     Records,
     Sources,
-    SplitOpeners,
     first_files,
+    split_openers,
 )
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -56,34 +55,33 @@ def evaluated_sources(row: FileRow) -> Sources:
     return row.images[0], EvaluatedIds(row.targets[0])
 
 
-def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of images, folder of masks), which may be the same."""
-    images = folder_in(root, ("leftimg8bit",)) or root
-    masks = folder_in(root, ("gtfine",)) or root
-    splits = splits_below(images, masks, wanted_splits(named_splits)) or {"train": (images, masks)}
-    found: SplitPaths = {}
-    for split, folders in splits.items():
-        stems = (os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES, strict=False))
-        if any(stem.endswith((LABEL_IDS, TRAIN_IDS)) for stem in stems):
-            found[split] = folders
-    return found
-
-
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records, with training ids if all masks have them."""
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits of a folder, with training ids if all masks have them; None if no split holds masks of Cityscapes."""
+    images = folder_in(folder.root, ("leftimg8bit",)) or folder.root
+    masks = folder_in(folder.root, ("gtfine",)) or folder.root
+    splits = splits_below(images, masks, wanted_splits(folder.named_splits)) or {"train": (images, masks)}
+    found: dict[str, tuple[Path, Path]] = {}
     ending = TRAIN_IDS
-    for _, masks in splits.values():
-        if not files(masks, TRAIN_IDS).keys() >= files(masks, LABEL_IDS).keys():
+    for split, folders in splits.items():
+        stems = [os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES, strict=False)]
+        label_ids = {stem.removesuffix(LABEL_IDS) for stem in stems if stem.endswith(LABEL_IDS)}
+        train_ids = {stem.removesuffix(TRAIN_IDS) for stem in stems if stem.endswith(TRAIN_IDS)}
+        if label_ids or train_ids:
+            found[split] = folders
+        if not train_ids >= label_ids:
             ending = LABEL_IDS
-    return {split: partial(open_records, folders, ending, allow_unpaired) for split, folders in splits.items()}
+    if not found:
+        return None
+    _, example = next(iter(found.values()))
+    return f"Cityscapes ({example})", split_openers(found, open_records, ending, folder.config.allow_unpaired)
 
 
-def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> Records:
+def open_records(images: Path, masks: Path, ending: str, allow_unpaired: bool) -> Records:
     """Pairs of images and the masks with this ending. Raises DataError for masks alone."""
-    cases = Cases(files(folders[0], IMAGE), files(folders[1], ending))
+    cases = Cases(files(images, IMAGE), files(masks, ending))
     if not cases.images:
         raise DataError(
-            f"{folders[0]}: holds no image of Cityscapes (*{IMAGE}.png), only masks;"
+            f"{images}: holds no image of Cityscapes (*{IMAGE}.png), only masks;"
             " give the folder that holds leftImg8bit and gtFine"
         )
     ids: Sequence[int] = IDS
@@ -94,7 +92,7 @@ def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) 
     annotated = len(cases.images.keys() & cases.masks.keys())
     summary = AnnotationSummary("Cityscapes", annotated, 0, {})
     metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), annotations=summary)
-    return pair(folders, cases, metadata, allow_unpaired, sources)
+    return pair((images, masks), cases, metadata, allow_unpaired, sources)
 
 
 def files(folder: Path, ending: str) -> dict[str, str]:
@@ -105,6 +103,3 @@ def files(folder: Path, ending: str) -> dict[str, str]:
         if stem.endswith(ending):
             path_by_picture[stem.removesuffix(ending)] = file
     return {picture: path_by_picture[picture] for picture in natural_order(path_by_picture)}
-
-
-FORMAT = AnnotationFormat("Cityscapes", ".json", find, load)

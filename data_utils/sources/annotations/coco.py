@@ -23,7 +23,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fill_runs, read_points
 from data_utils.sources.annotations.layout import (
-    AnnotationFormat,
+    AnnotatedSplits,
     SplitPaths,
     describe_missing,
     find_file,
@@ -33,10 +33,10 @@ from data_utils.sources.annotations.layout import (
     without_image_roots,
 )
 from data_utils.sources.annotations.other_formats import describe_format
-from data_utils.sources.folder import children, wanted_splits
+from data_utils.sources.folder import DataFolder, children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import open_rows, split_paths
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners, split_openers
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, split_openers
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -295,11 +295,14 @@ def number_categories(files: Sequence[CocoFile], *, by_name: bool) -> tuple[Name
     return number_classes(ordered, str(files[0].path))
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records. All files are read: their classes are joined."""
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits of a folder, None if it holds no COCO files. All files are read: their classes are joined."""
+    splits = find(folder.root, folder.named_splits)
+    if not splits:
+        return None
     contents: defaultdict[str, list[CocoFile]] = defaultdict(list)
-    for name, (folder, path) in splits.items():
-        contents[name.partition("/")[0]].append(read_coco(path, folder))
+    for name, (above, path) in splits.items():
+        contents[name.partition("/")[0]].append(read_coco(path, above))
     files = list(chain.from_iterable(contents.values()))
     classes, values = number_categories(files, by_name=len(files) > len(contents))
     are_crowds = {bool(entry.get("iscrowd")) for file in files for entry in file.all_objects}
@@ -310,7 +313,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
     locations = {split: (split_files, split) for split, split_files in contents.items()}
-    return split_openers(locations, open_records, classes, values, allow_unpaired)
+    settings = (classes, values, folder.config.allow_unpaired)
+    return f"COCO ({files[0].path})", split_openers(locations, open_records, *settings)
 
 
 def open_records(
@@ -380,6 +384,3 @@ def _listed_name(path: str, image_folders: Sequence[str]) -> str:
     prefix = next(filter(path.startswith, prefixes))
     *folders, name = path.removeprefix(prefix).split(os.sep)
     return "/".join([*without_image_roots(folders), name])
-
-
-FORMAT = AnnotationFormat("COCO", ".json", find, load)

@@ -1,25 +1,26 @@
 """Which annotations lie in a folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
-from data_utils.sources.annotations.layout import AnnotationFormat, holds_pictures
+from data_utils.sources.annotations.layout import AnnotatedSplits, holds_pictures
 from data_utils.sources.folder import DataFolder, files_by_stem, holds_files
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
-FORMATS: tuple[AnnotationFormat, ...] = (
-    coco.FORMAT,
-    labelme.FORMAT,
-    yolo.FORMAT,
-    voc.FORMAT,
-    cityscapes.FORMAT,
-    one_object_masks.FORMAT,
+FORMATS: tuple[Callable[[DataFolder], AnnotatedSplits | None], ...] = (
+    coco.find_splits,
+    labelme.find_splits,
+    yolo.find_splits,
+    voc.find_splits,
+    cityscapes.find_splits,
+    one_object_masks.find_splits,
 )
-ANNOTATION_SUFFIXES = tuple(each.suffix for each in FORMATS if each.suffix)
+ANNOTATION_SUFFIXES = (".json", ".txt", ".xml")
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
@@ -30,16 +31,11 @@ def find_annotated(folder: DataFolder) -> SplitOpeners:
     """
     if folder.has_masks:
         return {}
-    found = [(each, each.find(folder.root, folder.named_splits)) for each in FORMATS]
-    found = [(each, splits) for each, splits in found if splits]
+    found = list(filter(None, (find(folder) for find in FORMATS)))
     if len(found) > 1:
-        examples = [f"{each.name} ({next(iter(splits.values()))[1]})" for each, splits in found]
-        raise DataError(
-            f"{folder.root} holds annotations of {len(found)} formats: {', '.join(examples)}; keep one of them"
-        )
-    for each, splits in found:
-        return each.load(folder.root, splits, folder.config.allow_unpaired)
-    return {}
+        examples = ", ".join(example for example, _ in found)
+        raise DataError(f"{folder.root} holds annotations of {len(found)} formats: {examples}; keep one of them")
+    return found[0][1] if found else {}
 
 
 def are_masks(images: Path, masks: Path) -> bool:

@@ -31,7 +31,7 @@ from data_utils.sources.annotations.drawn import (
     read_points,
 )
 from data_utils.sources.annotations.layout import (
-    AnnotationFormat,
+    AnnotatedSplits,
     SplitPaths,
     find_file,
     holds_pictures,
@@ -39,9 +39,9 @@ from data_utils.sources.annotations.layout import (
     paired_folders,
     summarize,
 )
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_below, files_by_stem
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, DataFolder, files_below, files_by_stem
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners, split_openers
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, split_openers
 from runtime.cache import load_or_read_each
 from runtime.console import listing
 from runtime.errors import DataError
@@ -205,10 +205,13 @@ def is_labelme(file: str | Path) -> bool:
     return not KEYS.isdisjoint(keys_in(file))
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records. All files are read: their classes are joined."""
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits of a folder, None if it holds no labelme files. All files are read: their classes are joined."""
+    splits = find(folder.root, folder.named_splits)
+    if not splits:
+        return None
     files_by_split = {split: read_folder(folders) for split, folders in splits.items()}
-    labels_files = [root / LABELS, *(files / LABELS for _, files in splits.values())]
+    labels_files = [folder.root / LABELS, *(files / LABELS for _, files in splits.values())]
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
         all_files = chain.from_iterable(files_by_split.values())
@@ -216,10 +219,12 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
-    classes, values = number_classes(names, str(labels_file or root))
+    classes, values = number_classes(names, str(labels_file or folder.root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX} | values
     locations = {split: (folders, files_by_split[split]) for split, folders in splits.items()}
-    return split_openers(locations, open_records, classes, values, allow_unpaired)
+    _, json_folder = next(iter(splits.values()))
+    settings = (classes, values, folder.config.allow_unpaired)
+    return f"labelme ({json_folder})", split_openers(locations, open_records, *settings)
 
 
 def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
@@ -307,6 +312,3 @@ def open_records(
                 unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)
-
-
-FORMAT = AnnotationFormat("labelme", ".json", find, load)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
-from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -22,27 +21,13 @@ from unet.config import IGNORE_INDEX
 
 # split -> the two paths that it is read from; their meaning depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
+# the name of a format with one of its files, and the splits of a folder
+AnnotatedSplits = tuple[str, SplitOpeners]
 # folders of all images, or of those of a split
 IMAGE_ROOT = re.compile(
     r"images?|imgs|imagestr|data|jpegimages|(?:train|val|test)[a-z]*(?:[-_]?20\d\d)?", re.IGNORECASE
 )
 LONGEST_PATH = 4096  # characters
-
-
-class AnnotationFormat(NamedTuple):
-    """A format of annotations, one of `FORMATS` in find.py.
-
-    Args:
-        name: what messages call it.
-        suffix: how the names of its files end; "" if these are pictures alone.
-        find: the splits of a folder, to which the named ones belong; none if the folder holds no such annotations.
-        load: a function that opens the records of each split, of the folder, its splits and `--allow-unpaired`.
-    """
-
-    name: str
-    suffix: str
-    find: Callable[[Path, Sequence[str]], SplitPaths]
-    load: Callable[[Path, SplitPaths, bool], SplitOpeners]
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:

@@ -1,19 +1,17 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, decode_mask, read_header
-from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths
-from data_utils.sources.folder import children, files_in, natural_order, natural_sort_key, split_folders
+from data_utils.sources.annotations.layout import AnnotatedSplits
+from data_utils.sources.folder import DataFolder, children, files_in, natural_order, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, split_openers
 from runtime.errors import DataError
 
 IMAGES = "images"
@@ -59,10 +57,15 @@ def one_object_sources(row: FileRow) -> Sources:
     return row.images[0], OneObjectMasks(folder, row.images[0], tuple(masks))
 
 
-def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of the images' folders, the same folder again)."""
-    folders = split_folders(root, named_splits)
-    return {name: (folder, folder) for name, folder in folders.items() if _is_set(folder)}
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits that hold such folders; None if none does."""
+    folders = split_folders(folder.root, folder.named_splits)
+    found = {split: (path,) for split, path in folders.items() if _is_set(path)}
+    if not found:
+        return None
+    (example,) = next(iter(found.values()))
+    openers = split_openers(found, open_records, folder.config.allow_unpaired)
+    return f"one mask for each object ({example})", openers
 
 
 def _is_set(root: Path) -> bool:
@@ -97,11 +100,6 @@ def _pictures(folder: Path, kind: str) -> list[Path]:
     return [below / name for name in natural_order(files_in(below, IMAGE_SUFFIXES))]
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records."""
-    return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
-
-
 def open_records(root: Path, allow_unpaired: bool) -> Records:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
@@ -117,6 +115,3 @@ def open_records(root: Path, allow_unpaired: bool) -> Records:
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
     return open_rows((root, root), rows, unpaired, Metadata(task=TASK), allow_unpaired, one_object_sources)
-
-
-FORMAT = AnnotationFormat("one mask for each object", "", find, load)

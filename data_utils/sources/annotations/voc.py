@@ -5,15 +5,16 @@ The format: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/, section "Se
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
-from data_utils.sources.annotations.layout import AnnotationFormat, SplitPaths, folder_in
-from data_utils.sources.folder import files_by_stem, find_name, spellings, wanted_splits
+from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
+from data_utils.sources.folder import DataFolder, files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners, split_openers
+from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -27,36 +28,20 @@ OWN_IMAGE = re.compile(r"20\d\d_\d{6}")  # the name of an image of VOC's own
 COLOR = re.compile(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*")
 
 
-def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder of masks, list of images); if there are no lists, the second is the folder itself."""
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits of a folder, None if it lacks VOC's folders of images and of masks."""
+    root = folder.root
     images = folder_in(root, ("jpegimages",))
     masks = folder_in(root, ("segmentationclasspng", "segmentationclass"))
     if images is None or masks is None:
-        return {}
-    split_names = wanted_splits(named_splits)
-    lists: dict[str, Path] = {}
-    for path in sorted((root / LISTS).glob("*.txt")):
-        name = path.stem.lower()
-        if name in split_names or not name.startswith(("test", ".")):
-            lists[name] = path
-    if "train" not in lists and "trainval" in lists:  # trainval holds the images of val, too
-        lists = {"train": lists["trainval"]}
-    elif len(lists) == 1 and not split_names & lists.keys():  # CVAT's default.txt
-        lists = {"train": lists.popitem()[1]}
-    return {name: (masks, path) for name, path in lists.items()} or {"train": (masks, masks)}
-
-
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records."""
-    images = folder_in(root, ("jpegimages",))
-    assert images is not None
-    masks, _ = next(iter(splits.values()))
+        return None
+    lists = _lists(root, folder.named_splits) or {"train": masks}
     image_files = files_by_stem(images, "images")
     mask_files = files_by_stem(masks, "masks")
     classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
     by_spelling = spellings(image_files)
 
-    def open_records(_: Path, list_file: Path) -> Records:
+    def open_records(list_file: Path) -> Records:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
         stems = list(dict.fromkeys([*mask_files, *image_files]))
         if list_file != masks:
@@ -67,9 +52,25 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         lost = [f"{stem}: no image" for stem in stems if stem not in listed_images | listed_masks]
         summary = AnnotationSummary("VOC", len(listed_images.keys() & listed_masks.keys()), 0, {})
         cases = Cases(listed_images, listed_masks, lost)
-        return pair((images, masks), cases, Metadata(classes, annotations=summary), allow_unpaired)
+        return pair((images, masks), cases, Metadata(classes, annotations=summary), folder.config.allow_unpaired)
 
-    return split_openers(splits, open_records)
+    openers: SplitOpeners = {split: partial(open_records, list_file) for split, list_file in lists.items()}
+    return f"VOC ({next(iter(lists.values()))})", openers
+
+
+def _lists(root: Path, named_splits: Sequence[str]) -> dict[str, Path]:
+    """Split -> its list of images; empty if there are no lists."""
+    split_names = wanted_splits(named_splits)
+    lists: dict[str, Path] = {}
+    for path in sorted((root / LISTS).glob("*.txt")):
+        name = path.stem.lower()
+        if name in split_names or not name.startswith(("test", ".")):
+            lists[name] = path
+    if "train" not in lists and "trainval" in lists:  # trainval holds the images of val, too
+        lists = {"train": lists["trainval"]}
+    elif len(lists) == 1 and not split_names & lists.keys():  # CVAT's default.txt
+        lists = {"train": lists.popitem()[1]}
+    return lists
 
 
 def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
@@ -102,6 +103,3 @@ def read_label_map(path: Path, colored: bool) -> NamedClasses:
     if colors < len(classes):
         raise DataError(f"{path}: {len(classes)} classes have only {colors} different colors")
     return tuple(classes)
-
-
-FORMAT = AnnotationFormat("VOC", ".xml", find, load)

@@ -19,8 +19,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
 from data_utils.sources.annotations.drawn import Area, DrawnMask, polygon, read_points
 from data_utils.sources.annotations.layout import (
-    AnnotationFormat,
-    SplitPaths,
+    AnnotatedSplits,
     find_file,
     find_listed,
     folder_in,
@@ -29,9 +28,9 @@ from data_utils.sources.annotations.layout import (
     rendered_sources,
     summarize,
 )
-from data_utils.sources.folder import IMAGE_FOLDERS, composed, files_by_stem, wanted_splits
+from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
-from data_utils.sources.records import Metadata, Records, SplitOpeners, split_openers
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -74,17 +73,37 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
     return int(first), points
 
 
-def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder or list of images, file that names the classes)."""
-    settings = _settings_file(root)
-    if settings is None:
-        names = root / NAMES
-        if not names.is_file():
-            return {}
-        folders = paired_folders(root, named_splits, IMAGE_FOLDERS, ("labels",))
-        return {split: (images, names) for split, (images, labels) in folders.items() if images != labels}
-    content = read_settings(settings)
-    splits: SplitPaths = {}
+def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
+    """The splits of a folder, None if no file names classes of YOLO."""
+    root = folder.root
+    names_file = _settings_file(root)
+    if names_file is not None:
+        content = read_settings(names_file)
+        names = content["names"]
+        images_by_split = _listed_splits(names_file, content, folder.named_splits)
+    else:
+        names_file = root / NAMES
+        folders = {}
+        if names_file.is_file():
+            folders = paired_folders(root, folder.named_splits, IMAGE_FOLDERS, ("labels",))
+        images_by_split = {split: images for split, (images, labels) in folders.items() if images != labels}
+        if not images_by_split:
+            return None
+        names = [line.strip() for line in lines_of(names_file) if line.strip()]
+        if not names:
+            raise DataError(f"{names_file} is empty; give it the name of a class on each line")
+    classes, value_by_name = number_classes(names, str(names_file))
+    values = {index: value_by_name[name] for index, name in enumerate(names)}
+    openers: SplitOpeners = {}
+    for split, images in images_by_split.items():
+        openers[split] = partial(open_records, images, root, classes, values, folder.config.allow_unpaired)
+    return f"YOLO ({names_file})", openers
+
+
+def _listed_splits(settings: Path, content: dict[str, Any], named_splits: Sequence[str]) -> dict[str, Path]:
+    """Split -> its folder or list of images, by the content of data.yaml. Raises DataError without a split train."""
+    root = settings.parent
+    splits: dict[str, Path] = {}
     for split, folder_names in SPLITS.items():
         if split == "test" and split not in wanted_splits(named_splits):
             continue
@@ -100,7 +119,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
         # not `Path.exists`, which raises an OSError for a name that is too long
         places = [place for place in places if os.path.exists(place)]
         if places:
-            splits[split] = (places[0], settings)
+            splits[split] = places[0]
         elif split == "train":
             problem = f"says train: {listed}, which is not there" if listed else "has no entry train"
             raise DataError(f"{settings} {problem}")
@@ -131,22 +150,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     return content | {"names": names}
 
 
-def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records."""
-    _, names_file = next(iter(splits.values()))
-    if names_file.name == NAMES:
-        names = [line.strip() for line in lines_of(names_file) if line.strip()]
-        if not names:
-            raise DataError(f"{names_file} is empty; give it the name of a class on each line")
-    else:
-        names = read_settings(names_file)["names"]
-    classes, value_by_name = number_classes(names, str(names_file))
-    values = {index: value_by_name[name] for index, name in enumerate(names)}
-    return split_openers(splits, open_records, root, classes, values, allow_unpaired)
-
-
 def open_records(
-    images: Path, _: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
+    images: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
 ) -> Records:
     """Images of a folder or list, each with the text file of its name, in labels/ if the image is in images/.
 
@@ -196,6 +201,3 @@ def label_folder(images: Path, root: Path) -> Path:
             labels = folder_in(folder.parent, ("labels",)) or folder.with_name("labels")
             return labels / images.relative_to(folder)
     return images
-
-
-FORMAT = AnnotationFormat("YOLO", ".txt", find, load)

@@ -14,7 +14,6 @@ from support.data_sets import unnoticed_changes
 from data_utils.bits import unpack_bits
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations import yolo
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
@@ -229,9 +228,10 @@ def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
     write(tmp_path / "data", "images/val", "labels/val", {"b": TREE})
     (tmp_path / "images/train").mkdir(parents=True)  # of something else
     (tmp_path / "data.yaml").write_text("path: data\ntrain: ../images/train\nval: images/val\n" + LIST)
-    splits = yolo.find(tmp_path, ())
-    assert [folder for folder, _ in splits.values()] == [tmp_path / "data/images/train", tmp_path / "data/images/val"]
-    assert all(masks(split).popitem()[1].any() for split in loaded(tmp_path))
+    splits = loaded(tmp_path)
+    images = [tmp_path / "data/images/train/a.jpg", tmp_path / "data/images/val/b.jpg"]
+    assert [Path(split[0]["image"]) for split in splits] == images
+    assert all(masks(split).popitem()[1].any() for split in splits)
 
 
 OVERLAPPING = TREE.replace("0 ", "1 ", 1) + "0 0 0 1 0 1 1 0 1\n" + "1 0 0 0.1 0 0.1 0.1\n"  # dogs on a large car

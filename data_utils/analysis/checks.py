@@ -12,7 +12,6 @@ from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
 from data_utils.sources.folder import USUAL_FOLDERS, children, is_readable, names_in
 from data_utils.sources.places import place_warnings
 from data_utils.sources.records import FileRows, annotation_summaries
-from data_utils.sources.volumes import voxel_size_warnings
 from runtime.console import counted, listing
 
 FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
@@ -191,9 +190,8 @@ def fields_of_view(findings: Findings) -> Iterator[str]:
 
 
 def places(findings: Findings) -> Iterator[str]:
-    """Masks that are shifted against their images in the world, and voxels of unlikely sizes."""
+    """Masks that are shifted against their images in the world."""
     yield from place_warnings(findings.records)
-    yield from voxel_size_warnings(findings.records)
 
 
 CHECKS: tuple[Check, ...] = (

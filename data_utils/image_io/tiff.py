@@ -59,12 +59,6 @@ def channel_pages(path: Path) -> list[tuple[int, ...]]:
         return [tuple(pages) for pages in by_image.reshape(-1, by_image.shape[-1]).tolist()]
 
 
-def says_voxel_size(path: Path) -> bool:
-    """Whether ImageJ or OME has stored in a TIFF how large its voxels are, which differs from program to program."""
-    with image_errors(str(path)), _open_file(path) as tiff:
-        return "PhysicalSizeZ" in (tiff.ome_metadata or "") or "spacing" in (tiff.imagej_metadata or {})
-
-
 def _open_file(path: Path) -> tifffile.TiffFile:
     check_regular(path)
     return tifffile.TiffFile(path)

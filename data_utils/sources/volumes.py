@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile, is_visible_file
 from data_utils.image_io.reader import IMAGE_SUFFIXES
-from data_utils.image_io.tiff import is_tiff, says_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid, volume_stem
 from data_utils.sources.annotations.documents import json_of
@@ -253,21 +251,6 @@ def _listed_stem(path: str) -> str:
     parts = composed(path.replace("\\", "/")).split("/")
     folders = [number for number, part in enumerate(parts) if part.lower() in ("imagestr", "labelstr")]
     return volume_stem("/".join(parts[folders[-1] + 1 :] if folders else parts[-1:]))
-
-
-def voxel_size_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
-    """A line if the stacks of a split hold sizes of voxels, which are not read, and no others are given."""
-    for records in splits:
-        image = records[0]["image"] if records.dims == 3 and len(records) else None
-        if not isinstance(image, VolumeFile) or image.spacing is not None or not is_tiff(image.paths[0]):
-            continue
-        with suppress(ImageError):  # inspection has named a file that cannot be read
-            if says_voxel_size(Path(image.paths[0])):
-                return (
-                    f"{image.paths[0]} says how large its voxels are, which is not used: each counts as 1 mm; give"
-                    " --spacing Z Y X in mm, or a spacing.json",
-                )
-    return ()
 
 
 @dataclass(frozen=True)

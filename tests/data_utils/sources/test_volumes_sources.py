@@ -10,7 +10,6 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-import tifffile
 from support.inspections import inspected
 from support.volumes import (
     CASE_NAMES,
@@ -31,7 +30,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
-from data_utils.sources.volumes import read_description, voxel_size_warnings
+from data_utils.sources.volumes import read_description
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
@@ -287,23 +286,6 @@ def test_a_label_of_another_size_than_its_volume_is_named(tmp_path, partly_label
     message = rf"{CASE_NAMES[0]}: image is 8 x 10 x 12, its label 9 x 10 x 12 \(depth x height x width\)"
     with pytest.raises(DataError, match=message):
         partly_labeled_reader.read_volume(record, header)
-
-
-IMAGEJ = {"imagej": True, "resolution": (4, 2), "metadata": {"axes": "ZYX", "spacing": 3, "unit": "um"}}
-SIZES = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 3}
-OME = {"ome": True, "photometric": "minisblack", "metadata": {"axes": "ZYX", **SIZES}}
-
-
-@pytest.mark.parametrize("options", [IMAGEJ, OME, {}], ids=["ImageJ", "OME", "none"])
-def test_sizes_of_voxels_that_a_stack_holds_and_nobody_reads_get_a_line(tmp_path, options):
-    stack = np.tile(np.eye(20, dtype=np.uint8), (6, 1, 1))
-    for folder in ("images", "masks"):
-        (tmp_path / folder).mkdir()
-        for number in range(4):
-            tifffile.imwrite(tmp_path / folder / f"{number}.tif", stack, **options)
-    lines = voxel_size_warnings(load_records(DataConfig(str(tmp_path), dims=3)))
-    assert len(lines) == bool(options)
-    assert not voxel_size_warnings(load_records(DataConfig(str(tmp_path), dims=3, spacing=(3, 0.5, 0.25))))
 
 
 @pytest.mark.parametrize("side", [1.0, 0.7], ids=["sides of 1", "sides of the image"])

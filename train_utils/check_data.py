@@ -15,7 +15,6 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.mask_values import value_text
 from data_utils.sources.blocks import describe_neighbors
-from data_utils.sources.records import Records, annotation_summaries
 from runtime.console import counted, first_few, listing
 from train_utils.dataset import open_data
 from unet.config import IGNORE_INDEX, MaskValue
@@ -43,7 +42,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     kind = "volume" if data.train.dims == 3 else "image"
     training = counted(len(data.train), f"training {kind}")
     lines = [f"{config.dataset}: {training}, {counted(len(data.val), f'validation {kind}')}"]
-    lines += describe_annotations(splits)
+    lines += describe_annotations(findings.splits)
     lines += describe_neighbors(*splits)
     lines += describe_sizes(findings.splits)
     lines += describe_targets(findings)
@@ -113,24 +112,23 @@ def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[
     return lines
 
 
-def describe_annotations(splits: Sequence[Records]) -> list[str]:
+def describe_annotations(splits: Sequence[SplitInspection]) -> list[str]:
     """Lines on the annotation files of both splits, if there are any."""
-    summaries = annotation_summaries(splits)
-    if not summaries:
+    formats = [split.records.metadata.annotations for split in splits if split.records.metadata.annotations]
+    if not formats:
         return []
-    formats = " and ".join(dict.fromkeys(summary.format for summary in summaries))
-    annotated = sum(summary.annotated for summary in summaries)
-    empty = sum(summary.empty for summary in summaries)
-    heading = f"annotations: {formats}"
-    if annotated or empty:
-        heading += f"; {annotated} images with objects, {empty} without"
-    instances: Counter[str] = Counter()
-    for summary in summaries:
-        instances.update(summary.instances)
-    lines = [heading]
-    if instances:
+    annotated = sum(split.annotated for split in splits)
+    empty = sum(split.modes.total() - split.annotated for split in splits)
+    lines = [f"annotations: {' and '.join(dict.fromkeys(formats))}; {annotated} images with objects, {empty} without"]
+    counts: Counter[str] = Counter()
+    for split in splits:
+        for value, name in split.records.metadata.classes:
+            if isinstance(value, int) and value:
+                counts[name] += split.objects[value]
+    if any(counts.values()):
         lines.append("objects of each class")
-    return lines + [f"  {count:>8}  {name}" for name, count in instances.items()]
+        lines += [f"  {count:>8}  {name}" for name, count in counts.items()]
+    return lines
 
 
 def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:

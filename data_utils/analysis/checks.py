@@ -11,8 +11,9 @@ from pathlib import Path
 from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
 from data_utils.sources.folder import USUAL_FOLDERS, children, is_readable, names_in
 from data_utils.sources.places import place_warnings
-from data_utils.sources.records import FileRows, annotation_summaries
+from data_utils.sources.records import FileRows
 from runtime.console import counted, listing
+from unet.config import IGNORE_INDEX
 
 FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
 CONSEQUENCES = ("which will not be learned", "which cannot be scored")  # of a class that a split lacks
@@ -41,12 +42,10 @@ def find_warnings(findings: Findings) -> tuple[str, ...]:
 
 def crowds(findings: Findings) -> Iterator[str]:
     """Objects of annotation files that are ignored."""
-    summaries = annotation_summaries(findings.records)
-    count = sum(summary.crowds for summary in summaries)
+    splits = [split for split in findings.splits if split.records.metadata.annotations == "COCO"]
+    count = sum(split.objects[IGNORE_INDEX] for split in splits)
     if count:
-        total = count
-        for summary in summaries:
-            total += sum(summary.instances.values())
+        total = sum(split.objects.total() for split in splits)
         yield (
             f"{count} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
             " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"
@@ -55,39 +54,36 @@ def crowds(findings: Findings) -> Iterator[str]:
 
 def objects_without_pixels(findings: Findings) -> Iterator[str]:
     """Annotated objects that lie outside of their images, or in a corner: their coordinates have another unit."""
-    splits = findings.records
-    summaries = annotation_summaries(splits)
-    images = sum(summary.annotated + summary.empty for summary in summaries)
-    has_problems = any(split.problems for split in findings.splits)
-    # where the numbers differ, some objects are left out
-    if not summaries or has_problems or images not in (0, sum(map(len, splits))):
+    splits = findings.splits
+    kind = findings.records[0].metadata.annotations
+    if kind is None or any(split.problems for split in splits):
         return
-    objects = sum(sum(summary.instances.values()) for summary in summaries)
+    objects = sum(split.objects.total() - split.objects[IGNORE_INDEX] for split in splits)
     covered = sum(count for value, count in findings.pixels.items() if value)
     texts: list[str] = []
     # of masks of several classes, only the chosen ones are drawn
-    are_all_drawn = splits[0].metadata.task is None or not findings.data.config.classes
+    are_all_drawn = findings.records[0].metadata.task is None or not findings.data.config.classes
     if are_all_drawn and covered <= SPECK * objects > 0:
         texts.append(f"the {objects} annotated objects cover {covered} pixels in all")
-    annotated = sum(summary.annotated for summary in summaries if summary.instances)
+    annotated = sum(split.annotated for split in splits)
     blank = annotated
-    for split in findings.splits:
+    for split in splits:
         for content, _, members in split.used_contents():
             if any(content.values):
                 blank -= len(members)
     if blank > 0:
         texts.append(f"the masks of {blank} of {annotated} images with objects are empty")
     if texts:
-        kind = summaries[0].format
         yield f"{listing(texts)}; coordinates of {kind} are {COORDINATES.get(kind, 'in pixels')}: are these?"
 
 
 def nothing_labeled(findings: Findings) -> Iterator[str]:
     """Masks without any object, as of annotations that were exported before they were made."""
-    objects = sum(sum(summary.instances.values()) for summary in annotation_summaries(findings.records))
-    if findings.pixels and not objects and not any(findings.pixels[value] for value in findings.pixels if value):
+    if findings.pixels and not any(split.annotated for split in findings.splits):
         images = counted(sum(map(len, findings.records)), "image has", "images have")
-        yield f"{images} no object at all, so that nothing can be learned; were all annotations exported?"
+        kind = findings.records[0].metadata.annotations
+        unit = f", with coordinates in {COORDINATES[kind]}" if kind in COORDINATES else ""
+        yield f"{images} no object at all, so that nothing can be learned; were all annotations exported{unit}?"
 
 
 def resized_masks(findings: Findings) -> Iterator[str]:

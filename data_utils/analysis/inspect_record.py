@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from data_utils.analysis.problems import Problem, UnusableRecord, check_values, problem_of_kind
-from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile, image_errors
+from data_utils.image_io.formats import ImageSource, PointSource, RenderedMask, VolumeFile, image_errors
 from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
@@ -68,6 +68,7 @@ class Inspection:
         class_locations: some pixels of each value, for volumes and for images too large to be decoded whole for every
             crop; else None. Points are numbered from 1.
         foreground: the values of some labeled voxels of a volume, (n, C) float32; of some voxels if it has points.
+        objects: how many annotated objects have each mask value.
     """
 
     size: tuple[int, ...]
@@ -79,6 +80,7 @@ class Inspection:
     pixels: dict[MaskValue, int] = field(default_factory=dict)
     class_locations: ClassLocations | None = None
     foreground: np.ndarray | None = None
+    objects: Counter[int] = field(default_factory=Counter)
 
 
 def inspect_record(record: Record, rules: Rules) -> Inspection | Problem:
@@ -153,6 +155,8 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
             rows += height
             # all strips agree on it: it follows from the channels and the type of the file
             found.kind = "greys" if part.is_colored else "numbers"
+        if isinstance(record["target"], RenderedMask):
+            found.objects = record["target"].objects()
     with problem_of_kind("mask and image differ in proportions"):
         check_sizes(name, size, (rows, width))
     found.is_resized = (rows, width) != size

@@ -47,6 +47,8 @@ class SplitInspection:
         foreground: the intensities of labeled voxels; None for images, if no voxel is labeled, or if not all volumes
             have as many channels.
         problems: index -> problem, for the records that cannot be used.
+        objects: how many annotated objects have each mask value.
+        annotated: how many images have such objects, or masks that hold more than 0.
     """
 
     records: Records
@@ -60,6 +62,8 @@ class SplitInspection:
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
     foreground: Foreground | None = None
     problems: dict[int, Problem] = field(default_factory=dict)
+    objects: Counter[int] = field(default_factory=Counter)
+    annotated: int = 0
     _numbers: dict[Content, int] = field(default_factory=dict)
 
     @classmethod
@@ -79,6 +83,8 @@ class SplitInspection:
         self.spacings[i] = found.spacing or 0
         self.resized_masks += found.is_resized
         self.modes[found.mode] += 1
+        self.objects.update(found.objects)
+        self.annotated += bool(found.objects or any(found.pixels))
         if found.class_locations is not None:
             self.class_locations[i] = found.class_locations
 
@@ -141,6 +147,8 @@ class SplitInspection:
             "contents": contents,
             "class_locations": locations,
             "foreground": self.foreground,
+            "objects": list(self.objects.items()),
+            "annotated": self.annotated,
         }
 
     @classmethod
@@ -158,6 +166,8 @@ class SplitInspection:
         for i, mask_value, places in value["class_locations"]:
             by_value = split.class_locations.setdefault(i, {})
             by_value[mask_value_from_json(mask_value)] = _array_from_json(places)
+        split.objects = Counter(dict(value["objects"]))
+        split.annotated = value["annotated"]
         if value["foreground"]:
             split.foreground = Foreground(*map(tuple, value["foreground"]))
         return split
@@ -203,7 +213,7 @@ def inspect_split(records: Records, title: str, rules: Rules, *, has_names: bool
     Raises DataError only for masks that hold too many values together.
     """
     key = None if rules.decodes else records.digest
-    key = key and digest("inspection of a split", key, repr(rules))
+    key = key and digest("inspection of a split and its objects", key, repr(rules))
     try:
         return SplitInspection.from_json(load_value(key), records)
     except (OSError, ValueError):  # nothing is stored, or it is damaged

@@ -1,6 +1,7 @@
 """Masks whose values are sets of classes, made from one mask for each class or from objects."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,6 +37,9 @@ class ObjectBits(RenderedMask):
     def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
         return self.mask.render_classes(dict(self.bits))
+
+    def objects(self) -> Counter[int]:
+        return self.mask.objects()
 
 
 class ClassMask(NamedTuple):

@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ class RenderedMask(ABC):
         Raises DataError as `render` does, and if the annotations do not tell objects apart.
         """
         raise DataError("these annotations tell no objects apart; leave out --task objects")
+
+    def objects(self) -> Counter[int]:
+        """How many objects of annotations have each mask value, of files none. Raises DataError as `render` does."""
+        return Counter()
 
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         """Rows [top, bottom) and columns [left, right) of the mask that `render` gives."""

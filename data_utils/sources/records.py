@@ -39,19 +39,6 @@ class Record(TypedDict):
     labeled: NotRequired[LabelSet]
 
 
-class AnnotationSummary(NamedTuple):
-    """The content of annotation files: format, images with and without objects, objects of each class by its name.
-
-    `crowds` are objects that only mark ignored areas.
-    """
-
-    format: str
-    annotated: int
-    empty: int
-    instances: dict[str, int]
-    crowds: int = 0
-
-
 class LandmarkNames(NamedTuple):
     """The points that records hold instead of masks.
 
@@ -81,7 +68,7 @@ class Metadata:
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
         block_side: the pixels of a side of the blocks of `--val-blocks`; 0 if there are none.
-        annotations: the content of the annotation files of the whole split; None if masks are files.
+        annotations: the format of the annotation files; None if masks are files.
         left_out: a line for each kind of files that a data set of DICOM holds beside those that are used.
     """
 
@@ -95,7 +82,7 @@ class Metadata:
     task: str | None = None
     bands: tuple[str, ...] = ()
     block_side: int = 0
-    annotations: AnnotationSummary | None = None
+    annotations: str | None = None
     left_out: tuple[str, ...] = ()
 
 
@@ -495,9 +482,3 @@ def split_openers(
 def spread_indices(length: int, count: int) -> list[int]:
     """At most `count` indices of a sequence, evenly from its first to its last."""
     return np.unique(np.linspace(0, length - 1, count).astype(int)).tolist()
-
-
-def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
-    """The content of the annotation files of all splits; the two parts of one split share their files."""
-    summaries = {id(records.metadata.annotations): records.metadata.annotations for records in splits}
-    return [summary for summary in summaries.values() if summary is not None]

@@ -10,7 +10,7 @@ from data_utils.analysis.inspect_record import Inspection, Rules, inspect_record
 from data_utils.analysis.inspection import SplitInspection, total_pixels
 from data_utils.analysis.problems import Problem
 from data_utils.config import DataConfig
-from data_utils.sources.records import AnnotationSummary, ListRows, Metadata, Records
+from data_utils.sources.records import ListRows, Metadata, Records
 from tasks.classes.reader import ClassReader
 
 PICTURE = np.zeros((4, 5), np.uint8)
@@ -21,10 +21,10 @@ def inspected(record: dict, **rules: bool) -> Inspection | Problem:
     return inspect_record(record, Rules(**rules))
 
 
-def records_of(count: int, annotations: AnnotationSummary | None = None, **metadata) -> Records:
+def records_of(count: int, **metadata) -> Records:
     """Records called 0, 1, ... of the same empty picture."""
     pictures = [{"image": PICTURE, "target": PICTURE, "name": str(number)} for number in range(count)]
-    return Records(ListRows(pictures), Metadata(annotations=annotations, **metadata))
+    return Records(ListRows(pictures), Metadata(**metadata))
 
 
 def split_of(*pixels: dict, kind: str = "numbers", modes: list[str] | None = None, **metadata) -> SplitInspection:

@@ -7,14 +7,13 @@ from rasterio.transform import from_origin
 from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
-from support.inspections import records_of
+from support.inspections import split_of
 from support.labelme_files import shape, write_labelme
 from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import AnnotationSummary
 from train_utils.check_data import check_data, describe_annotations, describe_classes, list_problems
 
 
@@ -35,12 +34,13 @@ def test_a_value_of_255_without_a_class_is_named_with_its_flag(tmp_path):
     assert "give --ignore-index 255 if it means unlabeled" in report
 
 
-DOGS = AnnotationSummary("COCO", 2, 2, {"dog": 10})
-
-
 def test_annotations_are_described_over_both_splits():
-    train = records_of(1, annotations=AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}))
-    assert describe_annotations([train, records_of(1, annotations=DOGS)]) == [
+    classes = ((0, "background"), (1, "cat"), (2, "dog"))
+    train = split_of({0: 5}, {0: 5, 1: 1}, {1: 1}, {0: 1, 2: 4}, annotations="COCO", classes=classes)
+    train.objects.update({1: 4, 2: 2})
+    val = split_of({0: 5}, {0: 5, 2: 1}, {0: 3, 2: 1}, {0: 1}, annotations="COCO", classes=classes)
+    val.objects.update({2: 10})
+    assert describe_annotations([train, val]) == [
         "annotations: COCO; 5 images with objects, 3 without",
         "objects of each class",
         "         4  cat",

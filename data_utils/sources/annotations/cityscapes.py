@@ -16,7 +16,6 @@ from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
 from data_utils.sources.folder import DataFolder, files_below, natural_order, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
-    AnnotationSummary,
     FileRow,
     Metadata,
     Records,
@@ -89,9 +88,7 @@ def open_records(images: Path, masks: Path, ending: str, allow_unpaired: bool) -
     if ending == TRAIN_IDS:
         ids = range(len(NAMES))
         sources = first_files
-    annotated = len(cases.images.keys() & cases.masks.keys())
-    summary = AnnotationSummary("Cityscapes", annotated, 0, {})
-    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), annotations=summary)
+    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), annotations="Cityscapes")
     return pair((images, masks), cases, metadata, allow_unpaired, sources)
 
 

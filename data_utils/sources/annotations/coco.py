@@ -7,7 +7,7 @@ import gc
 import json
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,6 @@ from data_utils.sources.annotations.layout import (
     find_file,
     find_listed,
     number_classes,
-    summarize,
     without_image_roots,
 )
 from data_utils.sources.annotations.other_formats import describe_format
@@ -39,7 +38,6 @@ from data_utils.sources.pairs import open_rows, split_paths
 from data_utils.sources.records import FileRow, Metadata, Records, Sources, split_openers
 from runtime.console import listing
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
@@ -343,25 +341,18 @@ def open_records(
     folder, names_below = split_paths(list(images))
     annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
     rows: list[FileRow] = []
-    counts: list[Counter[int]] = []
     labels: list[ImageLabels | None] = []
     for name, image in zip(names_below, images.values(), strict=True):
         content = json.dumps({"size": image.size, "objects": image.objects})
         rows.append(FileRow(name, (name,), annotation_files, image.listed_name, content.encode()))
-        counts.append(Counter())
-        for found in image.objects:
-            is_ignored = found.get("iscrowd") or found["value"] is None
-            counts[-1][IGNORE_INDEX if is_ignored else found["value"]] += 1
         labels.append(None)
         if 0 < len(image.labeled) < len(classes) - 1:
             labels[-1] = ImageLabels(tuple(sorted(image.labeled)), f"{first_file}: its categories")
-    crowds = sum(bool(found.get("iscrowd")) for image in images.values() for found in image.objects)
-    summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
     records = open_rows(
         (folder, first_file.parent),
         rows,
         [f"{name}: listed, but the file is missing" for name in lost],
-        Metadata(classes, annotations=summary),
+        Metadata(classes, annotations="COCO"),
         allow_unpaired,
         coco_sources,
         value_by_name,

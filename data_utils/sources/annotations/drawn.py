@@ -1,6 +1,7 @@
 """Masks drawn from the areas that a file lists: shapes as Pillow fills them, and runs of pixels."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -86,6 +87,13 @@ class DrawnMask(LayeredMask):
                 values.append(area.shown_value)
             area.outline(picture, number)
         return np.asarray(picture), np.array(values)
+
+    def objects(self) -> Counter[int]:
+        _, areas = self.read()
+        objects: set[tuple[int, int | str]] = set()
+        for number, area in enumerate(areas):
+            objects.add((area.shown_value, number if area.group is None else str(area.group)))
+        return Counter(value for value, _ in objects if value)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         """The bits of `LayeredMask`: background removes all classes, and an ignored value makes all classes unknown.

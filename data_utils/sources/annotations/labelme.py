@@ -5,7 +5,7 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 
 import os
 from base64 import b64decode
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,6 @@ from data_utils.sources.annotations.layout import (
     holds_pictures,
     number_classes,
     paired_folders,
-    summarize,
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, DataFolder, files_below, files_by_stem
 from data_utils.sources.pairs import open_rows
@@ -65,7 +64,7 @@ class Contents(NamedTuple):
     """What a JSON file holds beside its areas and its picture.
 
     Args:
-        objects: how many objects of each label there are.
+        labels: those of its areas and points, each once.
         image: the image that it names; "" if it names none.
         is_embedded: whether the image is in the file itself.
         areas: how many of the shapes are not points.
@@ -73,7 +72,7 @@ class Contents(NamedTuple):
         points: number, label, list of positions, and description of each point.
     """
 
-    objects: dict[str, int]
+    labels: Sequence[str]
     image: str
     is_embedded: bool
     areas: int
@@ -82,7 +81,7 @@ class Contents(NamedTuple):
 
 
 # of a file that cannot be read: it is assumed to hold its image, so that it is reported as that image's problem
-UNREADABLE = Contents({}, "", True, 0, [None, None], [])
+UNREADABLE = Contents([], "", True, 0, [None, None], [])
 
 
 class LabelmeFile(NamedTuple):
@@ -215,7 +214,7 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
         all_files = chain.from_iterable(files_by_split.values())
-        names = sorted(set(chain.from_iterable(file.contents.objects for file in all_files)))
+        names = sorted(set(chain.from_iterable(file.contents.labels for file in all_files)))
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
@@ -237,7 +236,7 @@ def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
     paths = [os.path.join(folder, file) for file in files]
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}  # all may be in JSON files
     found: list[LabelmeFile] = []
-    for file, fields in zip(files, load_or_read_each("labelme", paths, _try_contents).values(), strict=True):
+    for file, fields in zip(files, load_or_read_each("labels of labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
         if image is None:
@@ -260,12 +259,7 @@ def contents_of(path: str) -> Contents:
     """What a file holds beside its areas and its picture. Raises DataError if it cannot be read."""
     content = read_labelme(path)
     shapes = content["shapes"]
-    objects: set[tuple[str, str]] = set()
-    for number, shape in enumerate(shapes):
-        group = shape.get("group_id")  # shapes of one group are one object
-        key = f"shape {number}" if group is None else f"group {group}"
-        objects.add((label_of(shape), key))
-    counts = Counter(label for label, _ in sorted(objects))
+    labels = sorted(set(map(label_of, shapes)))
     absent_shapes = content.get(ABSENT)
     if not isinstance(absent_shapes, list):
         absent_shapes = []
@@ -276,7 +270,7 @@ def contents_of(path: str) -> Contents:
     areas = sum(shape.get("shape_type") != "point" for shape in shapes)
     size = [content.get("imageHeight"), content.get("imageWidth")]
     named_image = str(content.get("imagePath") or "")
-    return Contents(dict(counts), named_image, bool(content.get("imageData")), areas, size, points)
+    return Contents(labels, named_image, bool(content.get("imageData")), areas, size, points)
 
 
 def open_records(
@@ -288,16 +282,11 @@ def open_records(
 ) -> Records:
     """The images of JSON files."""
     rows: list[FileRow] = []
-    objects: list[Counter[int]] = []
     files_by_image: dict[str | None, list[str]] = defaultdict(list)
     for file in files:
         files_by_image[file.image].append(file.path)
         if file.image is not None:
             rows.append(FileRow(file.image or file.path, (file.image,), (file.path,)))
-            counts: Counter[int] = Counter()
-            for label, count in file.contents.objects.items():
-                counts[values.get(label, IGNORE_INDEX)] += count
-            objects.append(counts)
     conflicts: list[str] = []
     for image, paths in files_by_image.items():
         if image and len(paths) > 1:
@@ -310,5 +299,5 @@ def open_records(
         for image in files_by_stem(folders[0], "images").values():
             if image not in files_by_image:
                 unpaired.append(f"{image}: image without labelme file")
-    metadata = Metadata(classes, annotations=summarize("labelme", objects, classes))
+    metadata = Metadata(classes, annotations="labelme")
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)

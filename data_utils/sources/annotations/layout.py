@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from unicodedata import normalize
@@ -14,7 +14,7 @@ from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.folder import children, composed, files_below, split_folders, splits_below, wanted_splits
-from data_utils.sources.records import AnnotationSummary, FileRow, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, Sources, SplitOpeners
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -150,17 +150,6 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, d
         value_by_name[name] = number if number < IGNORE_INDEX else number + 1
     classes = tuple((value, name) for name, value in value_by_name.items())
     return classes, dict.fromkeys(names, 0) | value_by_name
-
-
-def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClasses) -> AnnotationSummary:
-    """What the annotation files of a format hold, from how many objects of each mask value every image has."""
-    counts: Counter[int] = Counter()
-    annotated = 0
-    for objects in images:
-        counts.update(objects)
-        annotated += any(value for value in objects)
-    instances = {name: counts[value] for value, name in classes if isinstance(value, int) and value}
-    return AnnotationSummary(kind, annotated, len(images) - annotated, instances)
 
 
 def rendered_sources(row: FileRow, mask: Callable[..., RenderedMask], *options: object) -> Sources:

@@ -14,7 +14,7 @@ from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
 from data_utils.sources.folder import DataFolder, files_by_stem, find_name, spellings, wanted_splits
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -50,9 +50,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
         listed_images = {stem: image_files[stem] for stem in stems if stem in image_files}
         listed_masks = {stem: mask_files[stem] for stem in stems if stem in mask_files}
         lost = [f"{stem}: no image" for stem in stems if stem not in listed_images | listed_masks]
-        summary = AnnotationSummary("VOC", len(listed_images.keys() & listed_masks.keys()), 0, {})
         cases = Cases(listed_images, listed_masks, lost)
-        return pair((images, masks), cases, Metadata(classes, annotations=summary), folder.config.allow_unpaired)
+        return pair((images, masks), cases, Metadata(classes, annotations="VOC"), folder.config.allow_unpaired)
 
     openers: SplitOpeners = {split: partial(open_records, list_file) for split, list_file in lists.items()}
     return f"VOC ({next(iter(lists.values()))})", openers

@@ -36,7 +36,7 @@ from data_utils.sources.folder import (
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import AnnotationSummary, Metadata, Records, SplitOpeners, split_openers
+from data_utils.sources.records import Metadata, Records, SplitOpeners, split_openers
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -84,12 +84,14 @@ class PolygonMask(RenderedMask):
         image: the path of the image.
         column: the column with the class; None if all have one class.
         values: the mask value of each class.
+        is_shared: whether the file is that of all images.
     """
 
     file: str
     image: str
     column: str | None
     values: dict[str, int]
+    is_shared: bool
 
     def render(self) -> np.ndarray:
         height, width = _grid(self.image).size
@@ -107,6 +109,17 @@ class PolygonMask(RenderedMask):
 
             rasterize(shapes, out=mask)
         return mask
+
+    def objects(self) -> Counter[int]:
+        """All of the file or, if it is that of all images, those whose center lies in this image."""
+        grid = _grid(self.image)
+        shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
+        chosen = list(range(len(shapes)))
+        if self.is_shared:
+            with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
+                centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
+            chosen = np.flatnonzero(((centers >= 0) & (centers < grid.size[::-1])).all(axis=1)).tolist()
+        return Counter(self.values[shapes[index].label] for index in chosen)
 
     def _shapes_near(
         self, grid: Grid, first: np.ndarray, size: tuple[int, int]
@@ -177,25 +190,16 @@ def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataC
     else:
         polygons = files_by_stem(folder, "polygons", SUFFIXES)
     stems = [stem for stem in image_files if stem in polygons]
-    labels: Counter[str] = Counter()
-    annotated = 0
+    labels: set[str] = set()
     files = sorted({polygons[stem] for stem in stems})
     for file in files:
-        shapes = read_shapes(str(folder / file), config.label_column).shapes
-        labels.update(shape.label for shape in shapes)
-        annotated += bool(shapes)
+        labels.update(shape.label for shape in read_shapes(str(folder / file), config.label_column).shapes)
     if files and not labels:
         raise DataError(f"{folder}: its files of polygons hold no polygon")
-    names_in_order = natural_order(labels)
-    classes, values = number_classes(names_in_order, str(folder))
+    classes, values = number_classes(natural_order(labels), str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
-    # a file of all images does not tell which of them have polygons
-    empty = len(files) - annotated
-    if len(files) < len(stems):
-        annotated = empty = 0
-    summary = AnnotationSummary(kind, annotated, empty, {name: labels[name] for name in names_in_order})
-    metadata = Metadata(classes, annotations=summary)
-    sources = (rendered_sources, PolygonMask, config.label_column, values)
+    metadata = Metadata(classes, annotations=kind)
+    sources = (rendered_sources, PolygonMask, config.label_column, values, bool(common_files))
     return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
 
 

@@ -5,9 +5,7 @@ The format: https://docs.ultralytics.com/datasets/segment/.
 
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,12 @@ from data_utils.sources.annotations.layout import (
     number_classes,
     paired_folders,
     rendered_sources,
-    summarize,
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
@@ -174,22 +170,10 @@ def open_records(
     if images.is_dir() and labels != folder:
         without_image = set(texts.values()) - {*text_by_image.values(), NAMES}
         lost = [f"{text}: label file without image" for text in sorted(without_image)]
-    summary = summarize("YOLO", [_count_objects(labels, text, values) for text in text_by_image.values()], classes)
     # a classes.txt names the classes
-    metadata = Metadata(classes, has_rules=False, annotations=summary)
+    metadata = Metadata(classes, has_rules=False, annotations="YOLO")
     cases = Cases(dict(zip(names, names, strict=True)), text_by_image, lost)
     return pair((folder, labels), cases, metadata, allow_unpaired, rendered_sources, YoloMask, values)
-
-
-def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[int]:
-    """How many objects of each mask value a file has, none if it is ""; errors are reported when it is drawn."""
-    counts: Counter[int] = Counter()
-    with suppress(DataError):
-        for line in lines_of(file and folder / file):
-            index, *_ = line.split(maxsplit=1) or [""]
-            if CLASS_INDEX.fullmatch(index):
-                counts[values.get(int(index), IGNORE_INDEX)] += 1
-    return counts
 
 
 def label_folder(images: Path, root: Path) -> Path:

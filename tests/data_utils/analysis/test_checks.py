@@ -18,7 +18,6 @@ from data_utils.analysis.checks import find_warnings
 from data_utils.analysis.inspection import SplitInspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import AnnotationSummary
 from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
 
@@ -132,7 +131,8 @@ def test_classes_that_validation_masks_alone_hold_are_named():
 def test_masks_of_other_sizes_and_crowds_are_counted():
     training = split_of(*[TWO] * 4)
     training.resized_masks = 3
-    validation = split_of(*[TWO] * 2, annotations=AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}, crowds=5))
+    validation = split_of(*[TWO] * 2, annotations="COCO")
+    validation.objects.update({1: 4, 2: 2, 255: 5})
     validation.resized_masks = 1
     lines = warnings_of(training, validation)
     assert lines[0].startswith("5 of 11 annotated objects are crowds (iscrowd 1)")

@@ -41,7 +41,7 @@ from runtime.launch import (
 )
 from runtime.script import run_script
 from tasks.job import Job
-from tasks.objects.decode import choose_objects
+from tasks.objects.loss import choose_objects
 from tasks.scoring.masks import ScoreError
 
 
@@ -104,7 +104,7 @@ def main() -> None:
         tta=args.tta or None,
     )
     say_kernel_fault(accelerator, predictor.config.dims)
-    predictor.change_task(choose_objects(predictor.task, args.min_size, drops_border=args.drop_border))
+    predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
     compile_networks(accelerator, predictor.networks)
     requested = request_outputs(args, predictor)
     output_format = requested.output_format

@@ -32,12 +32,10 @@ from inference.tiling.stream import stream_image, stream_logits
 from inference.views import average, average_views, mirror_back
 from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
-from tasks import new_decoder, task_of_model
-from tasks.decoder import decode_strips
+from tasks import task_of_model
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
-from tasks.prediction import Prediction
-from tasks.task import Task
+from tasks.prediction import Prediction, decode_strips
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -116,7 +114,7 @@ class Predictor:
         self.tta = bool(tta)
         check_ensemble(self.configs)
         tasks = list(map(task_of_model, self.configs))
-        self.change_task(tasks[0].ensemble_task(tasks[1:]))
+        self.task = tasks[0].ensemble_task(tasks[1:])
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod
@@ -138,11 +136,6 @@ class Predictor:
         networks = [load_network(name, device, scale) for name in [model, *ensemble]]
         return cls(networks[0], ensemble=networks[1:], tile_size=tile_size, overlap=overlap, tta=tta)
 
-    def change_task(self, task: Task) -> None:
-        """Answer as another task of the same outputs does, such as one that leaves out small objects."""
-        self.task = task
-        self._decoder = new_decoder(task)
-
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> PredictedMask:
         """Segment an image. Raises ImageError, which says `name`, if it cannot be read.
@@ -154,13 +147,13 @@ class Predictor:
         """
         prediction, _ = self._predict(image, name, page, wanted=("probabilities",))
         assert prediction.probabilities is not None  # they were wanted
-        return PredictedMask(self._decoder.mask(prediction.labels), prediction.probabilities, prediction.objects)
+        return PredictedMask(self.task.mask(prediction.labels), prediction.probabilities, prediction.objects)
 
     @torch.inference_mode()
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
         for logits in self.strips(volume, name):
-            (probabilities,) = download([self._decoder.probabilities(logits[None])])
+            (probabilities,) = download([self.task.probabilities(logits[None])])
             yield from probabilities[0].numpy().swapaxes(0, 1)
 
     @torch.inference_mode()
@@ -180,7 +173,7 @@ class Predictor:
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
-        return self._decoder.mask(self.labels(image, name, page))
+        return self.task.mask(self.labels(image, name, page))
 
     @torch.inference_mode()
     def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
@@ -215,7 +208,7 @@ class Predictor:
     ) -> Prediction:
         """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
         logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
-        return decode_strips(self._decoder, strips, logits_size, name, wanted=wanted, folder=folder)
+        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, folder=folder)
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
@@ -283,7 +276,7 @@ class Predictor:
         logits = []
         for inputs, views_of_image in zip(batch, zip(*views, strict=True), strict=True):
             size = self._logits_size(inputs.size, views_of_image[0].shape[2:])
-            logits.append(average(self._decoder, [resize_logits(view, size) for view in views_of_image])[0])
+            logits.append(average(self.task, [resize_logits(view, size) for view in views_of_image])[0])
         return logits
 
     def _batch(self, network: nn.Module, images: Sequence[Tensor], tiling: Tiling | None) -> Sequence[Tensor]:
@@ -298,8 +291,8 @@ class Predictor:
         return logits
 
     def _logits_size(self, size: Size, network_size: Size) -> Size:
-        """The size of the logits for the decoder: an image's own `size`, or the size of the first network's input."""
-        return size if self._decoder.at_image_size else network_size
+        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
+        return size if self.task.at_image_size else network_size
 
     @torch.inference_mode()
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
@@ -319,7 +312,7 @@ class Predictor:
             for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
-            yield average(self._decoder, [strip[None] for strip in logits])[0]
+            yield average(self.task, [strip[None] for strip in logits])[0]
 
     def _network_strips(
         self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None, *, is_mirrored: bool = False
@@ -352,5 +345,5 @@ class Predictor:
             batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:
-            return average_views(network, batch, self._decoder)
+            return average_views(network, batch, self.task)
         return full_precision(network(batch))

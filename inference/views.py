@@ -8,29 +8,28 @@ from torch import Tensor, nn
 
 from inference.tiling.resizing import Forward, strips_at_sizes
 from runtime.device import full_precision, upload
-from tasks.decoder import Decoder
 from tasks.task import Task
 from unet.config import UNetConfig
 
 
 def predict_strips(
-    forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, decoder: Decoder
+    forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, task: Task
 ) -> Iterator[Iterator[Tensor]]:
     """`strips_at_sizes`, averaged over images and their mirror images if the task predicts so.
 
     The whole image is mirrored, not each of its tiles, so that tiles stay exact.
     """
     images_strips = strips_at_sizes(forward, images, sizes, config)
-    if not decoder.task.averages_mirrored:
+    if not task.averages_mirrored:
         yield from images_strips
         return
     mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
     for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
-        pairs = zip(strips, (mirror_back(decoder.task, logits) for logits in mirrored), strict=True)
-        yield (average(decoder, pair) for pair in pairs)
+        pairs = zip(strips, (mirror_back(task, logits) for logits in mirrored), strict=True)
+        yield (average(task, pair) for pair in pairs)
 
 
-def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
+def average_views(network: nn.Module, batch: Tensor, task: Task) -> Tensor:
     """Logits of a batch, averaged over the views that the network was trained on.
 
     They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two: the batch itself
@@ -48,17 +47,17 @@ def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor
     views = []
     for turn, axes in turns:
         is_mirrored = len(axes) % 2 == 1
-        if is_mirrored and not decoder.task.mirrors:
+        if is_mirrored and not task.mirrors:
             continue
         view = batch.rot90(turn, (2, 3)).flip(axes)
         logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
         if is_mirrored:
-            logits = swap_sides(decoder.task, logits)
+            logits = swap_sides(task, logits)
         views.append(logits)
-    return average(decoder, views)
+    return average(task, views)
 
 
-def average(decoder: Decoder, logits: Sequence[Tensor]) -> Tensor:
+def average(task: Task, logits: Sequence[Tensor]) -> Tensor:
     """The averaged logits of several networks or views, (B, outputs, *spatial) each."""
     if len(logits) == 1:
         return logits[0]
@@ -68,7 +67,7 @@ def average(decoder: Decoder, logits: Sequence[Tensor]) -> Tensor:
     views = []
     for view in logits:
         views.append(view if view.device == device else upload(view, device))
-    return decoder.mean_of_views(views)
+    return task.mean_of_views(views)
 
 
 def mirror_back(task: Task, logits: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import ModelError
 from runtime.values import NEWER_VERSION
 from tasks import classes, landmarks, objects, overlapping
-from tasks.decoder import Decoder
 from tasks.kind import TaskKind
 from tasks.prediction_format import MaskFormat, PredictionFormat
 from tasks.section import Section
@@ -16,7 +15,7 @@ from tasks.tables import Column
 from tasks.task import Scores, Task
 from unet.config import UNetConfig
 
-__all__ = ["Column", "Decoder", "MaskFormat", "PredictionFormat", "Scores", "Section", "Task", "TaskKind"]
+__all__ = ["Column", "MaskFormat", "PredictionFormat", "Scores", "Section", "Task", "TaskKind"]
 
 KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, overlapping.REGIONS)
 TASKS: dict[str, TaskKind] = {kind.task.name: kind for kind in KINDS}
@@ -41,11 +40,6 @@ def task_of_model(config: UNetConfig) -> Task:
     if task.outputs != config.num_classes:
         raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
     return task
-
-
-def new_decoder(task: Task) -> Decoder:
-    """The decoder of a task's predictions."""
-    return TASKS[task.name].decoder(task)
 
 
 def new_format(config: UNetConfig) -> PredictionFormat:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from data_utils.targets.reader import TargetReader
-from tasks.decoder import Decoder
 from tasks.prediction_format import PredictionFormat
 from tasks.section import Section
 from tasks.task import Task
@@ -13,15 +12,13 @@ class TaskKind(NamedTuple):
     """The parts of a task, each a class in a file of the task's folder.
 
     Args:
-        task: its loss and scores (`loss.py`).
+        task: its loss and scores, and how a prediction is read (`loss.py`).
         reader: from the files of a target to arrays (`reader.py`).
-        decoder: from logits to a prediction (`decode.py`).
         output: the files of a prediction (`write.py`).
         section: what reports show (`show.py`).
     """
 
     task: type[Task]
     reader: type[TargetReader]
-    decoder: type[Decoder]
     output: type[PredictionFormat]
     section: type[Section]

@@ -1,9 +1,11 @@
-"""The base class of a task: the channels of the logits, the loss, and the scores."""
+"""The base class of a task: the channels of the logits, the loss, the scores, and how a prediction is read."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -155,10 +157,14 @@ class Scores(ABC):
 
 
 class Task(ABC):
-    """The meaning of the network's outputs, with their loss and their scores.
+    """The meaning of the network's outputs: their loss, their scores, and the prediction that is read from them.
 
     A loss is a sum of terms. Each term is a sum over things that can be counted from the targets before the forward
     pass, so it does not depend on how a step is split.
+
+    Logits are (B, outputs, *spatial), of whole images or of some of their rows. `decode` keeps what a prediction needs
+    of them. If that of all rows is not yet the prediction, `labels_and_objects` makes it of them; `labels_of_variants`
+    does the same for evaluations.
 
     Attributes:
         name: the task's name in --task and config.json.
@@ -172,6 +178,9 @@ class Task(ABC):
         partners: for each output, the output that it becomes in the mirror image; empty if no output changes.
         mirrors: whether a mirrored image has a right target too, so that images may be mirrored.
         measured_fields: the fields of `to_config` that come from training; models of an ensemble may differ in them.
+        reading: how another program reads the prediction from the logits, in words.
+        at_image_size: whether logits are resized to the image's own size before they are read; else they stay at
+            the size of the network's input.
     """
 
     name: ClassVar[str]
@@ -183,6 +192,8 @@ class Task(ABC):
     partners: tuple[int, ...] = ()
     mirrors: bool = True
     measured_fields: ClassVar[tuple[str, ...]] = ()
+    reading: ClassVar[str] = ""
+    at_image_size: ClassVar[bool] = True
 
     @property
     def compared_by(self) -> str:
@@ -260,10 +271,10 @@ class Task(ABC):
         """(bins, 3) counts of confidences and right predictions, which add up over strips and images.
 
         Args:
-            certainty, prediction: what the decoder says of logits (B, outputs, *spatial); only a task whose decoder
-                says how sure it is has such counts.
+            certainty, prediction: `certainty` and `decode` of logits (B, outputs, *spatial); only a task that says how
+                sure it is has such counts.
         """
-        raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
+        raise NotImplementedError(f"{self.name}: it says nothing of certainty")
 
     @abstractmethod
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
@@ -297,6 +308,55 @@ class Task(ABC):
     def ensemble_task(self, others: Sequence["Task"]) -> "Task":
         """The task for the averaged outputs of its own network and of the networks of `others`."""
         return self
+
+    @abstractmethod
+    def decode(self, logits: Tensor) -> Tensor:
+        """What is kept of logits, mostly a class for each pixel (B, *spatial), on their device.
+
+        It has the type of the prediction.
+        """
+
+    def labels_and_objects(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+        """The prediction of an image or volume from all that was kept of it, and its objects."""
+        return decoded, ()
+
+    def labels_of_variants(self, decoded: Tensor) -> list[Tensor]:
+        """The prediction of each of the `variants`; it and `decoded` are on the device, with a first axis of 1."""
+        return [decoded]
+
+    def mask(self, labels: np.ndarray) -> np.ndarray:
+        """The labels of a prediction, in the form that `Predictor` returns."""
+        return labels
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written.
+
+        Here, and in what follows, each output is a separate yes-or-no question.
+        """
+        return logits.sigmoid()
+
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
+        """Logits that have these `probabilities`."""
+        # the logarithm of 0 could not be interpolated
+        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """The entropy of the prediction at each pixel, (B, *spatial): 0 if sure, 1 if all are as likely.
+
+        Of several questions it is that of the least sure one.
+        """
+        probabilities = self.probabilities(logits)
+        output_entropy = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return output_entropy.amax(dim=1) / math.log(2)
+
+    def certainty(self, logits: Tensor) -> Tensor | None:
+        """The certainty for `count_certainty`; None if the task counts none."""
+        return None
+
+    def mean_of_views(self, views: Sequence[Tensor]) -> Tensor:
+        """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
+        mean = sum(map(self.probabilities, views)) / len(views)
+        return self.logits_from_probabilities(mean)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Task":

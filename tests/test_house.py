@@ -21,7 +21,6 @@ ROOMS = {
         "calibration",
         "task",
         "prediction step_loss losses",
-        "decoder",
         "prediction_files",
         "polygons scoring",
         "prediction_format",

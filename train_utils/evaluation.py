@@ -15,9 +15,7 @@ from inference.views import predict_strips
 from runtime.console import listing, track
 from runtime.device import download
 from runtime.errors import TrainingError
-from tasks import new_decoder
 from tasks.calibration import calibration_error, no_counts
-from tasks.decoder import Decoder
 from tasks.step_loss import StepLoss
 from tasks.task import Scores, Task
 from train_utils.compilation import eager
@@ -89,7 +87,6 @@ def evaluate(
     device = accelerator.device
     variants = task.variants
     scores_of_variants = [variant.new_scores(len(loader.dataset), device) for variant in variants]
-    decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
     reliability = no_counts(device)
@@ -97,10 +94,10 @@ def evaluate(
     with eager(accelerator):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = predict_strips(evaluated, batch["images"], sizes, network.config, decoder)
+            images = predict_strips(evaluated, batch["images"], sizes, network.config, task)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.as_batch()
-                predictions, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
+                predictions, image_sums, is_finite = read_strips(task, strips, target, reliability)
                 for scores, prediction in zip(scores_of_variants, predictions, strict=True):
                     scores.add(prediction, target, index)
                     scores.finish_image(index)
@@ -122,7 +119,7 @@ def evaluate(
 
 
 def read_strips(
-    task: Task, decoder: Decoder, strips: Iterable[Tensor], target: Target, reliability: Tensor
+    task: Task, strips: Iterable[Tensor], target: Target, reliability: Tensor
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Predict an image from strips of its logits.
 
@@ -147,13 +144,13 @@ def read_strips(
         logits.masked_fill_(~is_finite_here, 0)
         bottom = top + logits.shape[2]
         partial = task.partial(logits, rendered.strip(top, bottom))
-        decoded.append(decoder.decode(logits))
-        certainty = decoder.certainty(logits)
+        decoded.append(task.decode(logits))
+        certainty = task.certainty(logits)
         if certainty is not None:
             reliability += task.count_certainty(certainty, decoded[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
     finished = task.finish(sums)
     whole = torch.cat(decoded, dim=2 - logits.ndim)  # the axis of rows
-    predictions = decoder.finish_variants(whole, task.variants)
+    predictions = task.labels_of_variants(whole)
     return predictions, finished, is_finite & finished.isfinite().all()

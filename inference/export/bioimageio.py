@@ -29,7 +29,7 @@ from inference.export.proof import Answer, check_answers, expected_logits, image
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from runtime.files import replace_path
-from tasks import new_decoder, task_of_model
+from tasks import task_of_model
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -98,7 +98,7 @@ def export_bioimageio(model: UNet, path: Path, owner: Owner, folder: Path) -> No
 
 def check_config(config: UNetConfig) -> None:
     """Raises ModelError if a package cannot hold such models."""
-    if prepares_images(config) and not new_decoder(task_of_model(config)).at_image_size:
+    if prepares_images(config) and not task_of_model(config).at_image_size:
         line = "resizes images, and answers at that size; a package of bioimage.io answers at the images' own"
         raise ModelError(f"the model {line}")
     if config.preprocess.clip is not None and config.preprocess.standardize:
@@ -128,8 +128,8 @@ def expected_probabilities(model: UNet, batches: Sequence[np.ndarray]) -> list[T
     if model.config.dims == 3:
         prepare = partial(prepare_volume, model.config)
         batches = [np.stack(list(map(prepare, batch))) for batch in batches]
-    decoder = new_decoder(task_of_model(model.config))
-    return [decoder.probabilities(logits) for logits in expected_logits(model, batches)]
+    task = task_of_model(model.config)
+    return [task.probabilities(logits) for logits in expected_logits(model, batches)]
 
 
 def prepare_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks import new_decoder, task_of_model
+from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
@@ -30,11 +30,11 @@ def describe(config: UNetConfig) -> dict[str, str]:
     if config.dims == 3:
         images = "(batch, channels, depth, height, width), voxels clipped, standardized and resampled"
         images += " as `preprocess` in the config says"
-    decoder = new_decoder(task_of_model(config))
+    task = task_of_model(config)
     logits = "of the size of the images"
-    if prepares_images(config) and not decoder.at_image_size:
+    if prepares_images(config) and not task.at_image_size:
         logits = "of the size at which the network sees the images"
-    return {"images": images, "logits": logits, "decoding": decoder.reading}
+    return {"images": images, "logits": logits, "decoding": task.reading}
 
 
 class ExportedNetwork(nn.Module):
@@ -48,7 +48,7 @@ class ExportedNetwork(nn.Module):
         super().__init__()
         self.model = model
         self.prepares = prepares_images(model.config)
-        self.resizes_back = self.prepares and new_decoder(task_of_model(model.config)).at_image_size
+        self.resizes_back = self.prepares and task_of_model(model.config).at_image_size
 
     def forward(self, images: Tensor, prepare: Tensor | None = None) -> Tensor:
         """(B, in_channels, *spatial) raw pixel values -> logits (B, num_classes, *spatial).
@@ -113,8 +113,7 @@ class ProbabilityNetwork(ExportedNetwork):
     """An exported network that returns probabilities (B, num_classes, *spatial), as the task reads them from logits."""
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
-        decoder = new_decoder(task_of_model(self.model.config))
-        return decoder.probabilities(super().forward(images))
+        return task_of_model(self.model.config).probabilities(super().forward(images))
 
 
 def resize_bicubic(images: Tensor, size: Sequence[int]) -> Tensor:

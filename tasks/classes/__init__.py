@@ -1,10 +1,9 @@
 """The class of each pixel."""
 
-from tasks.classes.decode import ClassDecoder
 from tasks.classes.loss import Classes
 from tasks.classes.reader import ClassReader
 from tasks.classes.show import ClassSection
 from tasks.classes.write import ClassFormat
 from tasks.kind import TaskKind
 
-KIND = TaskKind(Classes, ClassReader, ClassDecoder, ClassFormat, ClassSection)
+KIND = TaskKind(Classes, ClassReader, ClassFormat, ClassSection)

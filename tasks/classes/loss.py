@@ -9,6 +9,7 @@ from torch import Tensor
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
+from tasks.classes.decode import class_entropy, most_likely
 from tasks.classes.scores import COUNTS, ClassScores, PartlyLabeledScores
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.losses import PixelsAndRegions, RegionSums
@@ -33,6 +34,7 @@ class Classes(PixelsAndRegions):
     scores = ClassScores
     target = ClassTarget
     has_exclusive_classes = True
+    reading = "the class of a pixel is the index of its largest logit"
 
     def counts(self, targets: ClassTarget) -> Tensor:
         """(2,): the summed weight of the valid pixels, and the number of (image, class) pairs."""
@@ -72,6 +74,26 @@ class Classes(PixelsAndRegions):
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
         sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
         return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
+
+    def decode(self, logits: Tensor) -> Tensor:
+        return most_likely(logits).to(torch.uint8)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The softmax of the logits."""
+        return logits.softmax(dim=1)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """The entropy of the classes' probabilities over its largest value, ln(classes)."""
+        return class_entropy(logits)
+
+    def certainty(self, logits: Tensor) -> Tensor:
+        """The probability of the most likely class, (B, *spatial)."""
+        full = logits.float()
+        return (full.amax(dim=1) - full.logsumexp(dim=1)).exp()
+
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
+        # the logarithm of 0 could not be interpolated
+        return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
     def to_config(self) -> None:
         return None

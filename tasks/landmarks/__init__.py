@@ -1,10 +1,9 @@
 """Landmarks: named points of an image."""
 
 from tasks.kind import TaskKind
-from tasks.landmarks.decode import LandmarkDecoder
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.show import LandmarkSection
 from tasks.landmarks.write import PointFormat
 
-KIND = TaskKind(Landmarks, PointReader, LandmarkDecoder, PointFormat, LandmarkSection)
+KIND = TaskKind(Landmarks, PointReader, PointFormat, LandmarkSection)

@@ -2,23 +2,24 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_utils.point_states import FOUND
-from runtime.device import full_precision, upload, widest_float
+from runtime.device import upload, widest_float
 from runtime.scratch import release
-from tasks.decoder import Decoder
-from tasks.landmarks.loss import Landmarks
+
+if TYPE_CHECKING:
+    from tasks.landmarks.loss import Landmarks
 
 MAP_BYTES = 2**28  # of the maps that are read at once
 
 
 class PredictedPoints(NamedTuple):
-    """The columns of a prediction of `LandmarkDecoder`.
+    """The columns of a prediction of landmarks.
 
     Args:
         shares: (K, n), the positions as shares of the image's sides.
@@ -44,51 +45,18 @@ class PredictedPoints(NamedTuple):
         return np.where((self.presence >= FOUND)[:, None], self.positions(size), np.nan)
 
 
-class LandmarkDecoder(Decoder):
-    """Reads points (K, n + 2): the position of each as shares of the sides, 0 to 1; its presence; its confidence.
-
-    The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian is
-    one. Presence is the probability of the map as a whole against "nowhere", 1 for a point that no training
-    image lacked; confidence is the share of the map's weight that lies around the position.
-    """
-
-    reading = (
-        "a map for each point, whose largest logit marks the position; the softmax over the map and one more logit,"
-        " `nowhere` of the task in the config, says how likely the point is in the image, where it is none of the"
-        " task's points that are `always_there`; a model whose task mirrors is"
-        " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
-    )
-    at_image_size = False
-    task: Landmarks
-
-    def decode(self, logits: Tensor) -> Tensor:
-        """The maps themselves: a landmark is read from its whole map."""
-        return full_precision(logits)
-
-    def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
-        maps_at_once = max(1, MAP_BYTES // decoded[0].nbytes)
-        points = []
-        for first in range(0, len(decoded), maps_at_once):
-            some = slice(first, first + maps_at_once)
-            points.append(read_maps(torch.from_numpy(decoded[some]), self.task, some).numpy())
-            release(decoded)
-        return np.concatenate(points), ()
-
-    def finish_on_device(self, decoded: Tensor) -> Tensor:
-        return read_maps(decoded[0], self.task)[None]
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
-
-    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
-        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
-
-    def mean_of_views(self, views: Sequence[Tensor]) -> Tensor:
-        # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
-        return torch.stack(views).mean(dim=0)
+def read_points(maps: np.ndarray, task: "Landmarks") -> np.ndarray:
+    """The prediction (K, n + 2) from the maps (K, *spatial) of an image, a few of which are read at once."""
+    maps_at_once = max(1, MAP_BYTES // maps[0].nbytes)
+    points = []
+    for first in range(0, len(maps), maps_at_once):
+        some = slice(first, first + maps_at_once)
+        points.append(read_maps(torch.from_numpy(maps[some]), task, some).numpy())
+        release(maps)
+    return np.concatenate(points)
 
 
-def read_maps(maps: Tensor, task: Landmarks, points: slice = slice(None)) -> Tensor:
+def read_maps(maps: Tensor, task: "Landmarks", points: slice = slice(None)) -> Tensor:
     """The prediction (K, n + 2) of `points` from their whole maps of logits (K, *spatial)."""
     radius = max(2, math.ceil(2 * task.sigma))
     weights = maps.flatten(1).logsumexp(dim=1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +13,7 @@ from data_utils.config import LANDMARKS
 from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
 from data_utils.sources.points.files import FORMATS
 from runtime.device import full_precision, upload_like, widest_float
+from tasks.landmarks.decode import read_maps, read_points
 from tasks.landmarks.scores import COLUMNS, LandmarkScores
 from tasks.landmarks.target import PointTarget, unknown_points
 from tasks.task import Task
@@ -80,6 +82,13 @@ class Landmarks(Task):
     target = PointTarget
     terms = 2  # the positions and the presence
     measured_fields = ("sigma", "nowhere", "mirrors", "always_there")
+    at_image_size = False
+    reading = (
+        "a map for each point, whose largest logit marks the position; the softmax over the map and one more logit,"
+        " `nowhere` of the task in the config, says how likely the point is in the image, where it is none of the"
+        " task's points that are `always_there`; a model whose task mirrors is"
+        " best asked for the image and its mirror image, and the logits averaged, `partners` changed back"
+    )
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -141,6 +150,32 @@ class Landmarks(Task):
         sums = torch.zeros(1, dtype=torch.int64, device=device)
         by_image = torch.zeros(images, self.outputs, COLUMNS, dtype=widest_float(torch.device(device)), device=device)
         return LandmarkScores(self.names, self.unit, sums, by_image)
+
+    def decode(self, logits: Tensor) -> Tensor:
+        """The maps themselves: a landmark is read from its whole map."""
+        return full_precision(logits)
+
+    def labels_and_objects(self, decoded: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+        """Points (K, n + 2): the position of each as shares of the sides, 0 to 1; its presence; its confidence.
+
+        The position is the top of a parabola fitted to the logits around the highest pixel: the logarithm of a Gaussian
+        is one. Presence is the probability of the map as a whole against "nowhere", 1 for a point that no training
+        image lacked; confidence is the share of the map's weight that lies around the position.
+        """
+        return read_points(decoded, self), ()
+
+    def labels_of_variants(self, decoded: Tensor) -> list[Tensor]:
+        return [read_maps(decoded[0], self)[None]]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return (logits - self.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
+
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
+        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.nowhere
+
+    def mean_of_views(self, views: Sequence[Tensor]) -> Tensor:
+        # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
+        return torch.stack(views).mean(dim=0)
 
     def to_config(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}

@@ -1,10 +1,9 @@
 """Numbered objects, which may touch."""
 
 from tasks.kind import TaskKind
-from tasks.objects.decode import ObjectDecoder
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import ObjectSection
 from tasks.objects.write import ObjectFormat
 
-KIND = TaskKind(Objects, ObjectReader, ObjectDecoder, ObjectFormat, ObjectSection)
+KIND = TaskKind(Objects, ObjectReader, ObjectFormat, ObjectSection)

@@ -5,20 +5,17 @@ watershed from its deep parts. The objects are numbered from top to bottom by th
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from runtime.errors import DataError, SettingsError
+from runtime.errors import DataError
 from runtime.scratch import release, row_spans
-from tasks.classes.decode import class_entropy, most_likely
-from tasks.decoder import Decoder
-from tasks.objects.labels import CLASS_BITS, holes, label_numbers, pack_labels
-from tasks.objects.loss import LEVELS, PEAK, Objects
-from tasks.task import Task
+from tasks.objects.labels import CLASS_BITS, LEVELS, PEAK, holes, pack_labels
+
+if TYPE_CHECKING:
+    from tasks.objects.loss import Objects
 
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
@@ -81,67 +78,6 @@ def unpack_pixels(packed: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return packed & BYTE, (packed >> DEPTH_SHIFT) & BYTE, packed >> CERTAINTY_SHIFT
 
 
-class ObjectDecoder(Decoder):
-    """Labels of objects, as `pack_labels` makes them; they are found in the packed pixels of the whole image."""
-
-    reading = (
-        "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
-        " its border to 1, and predict.py grows each object from a peak of it"
-    )
-    task: Objects
-
-    def decode(self, logits: Tensor) -> Tensor:
-        """The class, the depth and the certainty of not being background of each pixel, as one number."""
-        class_logits = logits[:, :-1]
-        classes = most_likely(class_logits).int()
-        depth = (logits[:, -1].sigmoid() * LEVELS).round().int()
-        certainty = ((1 - class_logits.softmax(dim=1)[:, 0]) * LEVELS).round().int()
-        return pack_pixels(classes, depth, certainty).masked_fill(classes == 0, 0)
-
-    def finish(self, decoded: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
-        return decoded, find_objects(decoded, self.task)
-
-    def finish_on_device(self, decoded: Tensor) -> Tensor:
-        return self.finish_variants(decoded, [self.task])[0]
-
-    def finish_variants(self, decoded: Tensor, variants: Sequence[Objects]) -> list[Tensor]:
-        labels = label_variants(decoded[0].cpu().numpy(), variants)
-        return [torch.from_numpy(own).to(decoded.device)[None] for own in labels]
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """The probabilities of the classes, and then the depth."""
-        return torch.cat([logits[:, :-1].softmax(dim=1), logits[:, -1:].sigmoid()], dim=1)
-
-    def entropy(self, logits: Tensor) -> Tensor:
-        """The entropy of the classes."""
-        return class_entropy(logits[:, :-1])
-
-    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
-        limits = torch.finfo(probabilities.dtype)
-        class_logits = probabilities[:, :-1].clamp_min(limits.tiny).log()
-        return torch.cat([class_logits, probabilities[:, -1:].logit(eps=limits.eps)], dim=1)
-
-    def mask(self, labels: np.ndarray) -> np.ndarray:
-        return label_numbers(labels)
-
-
-def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:
-    """The task with other rules for objects that are left out. Raises SettingsError if the task has no objects.
-
-    Args:
-        smallest: the least number of pixels of an object; None keeps the number from the training data.
-        drops_border: whether objects that touch the border of the image are left out.
-    """
-    if smallest is None and not drops_border:
-        return task
-    if not isinstance(task, Objects):
-        flag = "--drop-border" if drops_border else "--min-size"
-        raise SettingsError(f"{flag}: is for models of objects, and this is one of {task.name}; leave the flag out")
-    if smallest is None:
-        smallest = task.smallest
-    return replace(task, smallest=smallest, drops_border=drops_border)
-
-
 class FoundObjects:
     """The objects of an image, which come one after another.
 
@@ -149,7 +85,7 @@ class FoundObjects:
         labels: (*spatial) int32, above 0 only where an object may still be found; holds the objects' labels at last.
     """
 
-    def __init__(self, labels: np.ndarray, task: Objects) -> None:
+    def __init__(self, labels: np.ndarray, task: "Objects") -> None:
         self.labels = labels
         self.task = task
         self._found: list[DetectedObject] = []
@@ -191,7 +127,7 @@ class FoundObjects:
         return objects
 
 
-def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
+def find_objects(packed: np.ndarray, task: "Objects") -> list[DetectedObject]:
     """The objects in packed pixels (*spatial) int32, in the order of their numbers.
 
     They are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
@@ -203,7 +139,7 @@ def find_objects(packed: np.ndarray, task: Objects) -> list[DetectedObject]:
     return objects.finish()
 
 
-def label_variants(packed: np.ndarray, tasks: Sequence[Objects]) -> list[np.ndarray]:
+def label_variants(packed: np.ndarray, tasks: Sequence["Objects"]) -> list[np.ndarray]:
     """The labels of `find_objects` for each of some tasks that differ in their peaks only, smaller ones first."""
     variants = [FoundObjects(np.zeros_like(packed), task) for task in tasks]
     for pieces_by_peak in _separate(packed, tasks[0].smallest, [task.peak for task in tasks]):

@@ -11,6 +11,8 @@ from data_utils.image_io.formats import RenderedMask
 from unet.config import IGNORE_INDEX
 
 CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
+LEVELS = 255  # the depth and the certainty of a pixel are whole numbers from 0 to LEVELS
+PEAK = 26  # see `tasks.objects.loss.Objects`
 
 
 def pack_labels(numbers: Any, classes: Any) -> Any:

@@ -3,21 +3,24 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from data_utils.target import Target
 from runtime.device import full_precision
+from runtime.errors import SettingsError
+from tasks.classes.decode import class_entropy, most_likely
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
+from tasks.objects.decode import DetectedObject, find_objects, label_variants, pack_pixels
+from tasks.objects.labels import LEVELS, PEAK, label_numbers
 from tasks.objects.scores import SUMS, ObjectScores
 from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig
 
-LEVELS = 255  # the depth and the certainty of a pixel are whole numbers from 0 to LEVELS
-PEAK = 26
 PEAKS = (PEAK, 60, 100)
 BACKGROUND = "background"
 OBJECT = "object"
@@ -56,6 +59,10 @@ class Objects(Task):
     terms = Classes.terms + 1
     needs_exact_tiles = True
     measured_fields = ("smallest", "fills_holes", "in_pieces", "peak")
+    reading = (
+        "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
+        " its border to 1, and predict.py grows each object from a peak of it"
+    )
 
     def with_variants(self) -> "Objects":
         return replace(self, tried_peaks=PEAKS)
@@ -98,6 +105,38 @@ class Objects(Task):
         sums = torch.zeros(shape, dtype=torch.int64, device=device)
         return ObjectScores(names, sums, torch.zeros(images, *shape, dtype=torch.int64, device=device))
 
+    def decode(self, logits: Tensor) -> Tensor:
+        """The class, the depth and the certainty of not being background of each pixel, as one number."""
+        class_logits = logits[:, :-1]
+        classes = most_likely(class_logits).int()
+        depth = (logits[:, -1].sigmoid() * LEVELS).round().int()
+        certainty = ((1 - class_logits.softmax(dim=1)[:, 0]) * LEVELS).round().int()
+        return pack_pixels(classes, depth, certainty).masked_fill(classes == 0, 0)
+
+    def labels_and_objects(self, decoded: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
+        """Labels as `pack_labels` makes them, and the objects."""
+        return decoded, find_objects(decoded, self)
+
+    def labels_of_variants(self, decoded: Tensor) -> list[Tensor]:
+        labels = label_variants(decoded[0].cpu().numpy(), self.variants)
+        return [torch.from_numpy(own).to(decoded.device)[None] for own in labels]
+
+    def mask(self, labels: np.ndarray) -> np.ndarray:
+        return label_numbers(labels)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The probabilities of the classes, and then the depth."""
+        return torch.cat([logits[:, :-1].softmax(dim=1), logits[:, -1:].sigmoid()], dim=1)
+
+    def logits_from_probabilities(self, probabilities: Tensor) -> Tensor:
+        limits = torch.finfo(probabilities.dtype)
+        class_logits = probabilities[:, :-1].clamp_min(limits.tiny).log()
+        return torch.cat([class_logits, probabilities[:, -1:].logit(eps=limits.eps)], dim=1)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """The entropy of the classes."""
+        return class_entropy(logits[:, :-1])
+
     def to(self, device: torch.device) -> "Objects":
         return replace(self, classes=self.classes.to(device))
 
@@ -128,3 +167,20 @@ class Objects(Task):
             in_pieces=bool(task.get("in_pieces", False)),
             peak=peak,
         )
+
+
+def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:
+    """The task with other rules for objects that are left out. Raises SettingsError if the task has no objects.
+
+    Args:
+        smallest: the least number of pixels of an object; None keeps the number from the training data.
+        drops_border: whether objects that touch the border of the image are left out.
+    """
+    if smallest is None and not drops_border:
+        return task
+    if not isinstance(task, Objects):
+        flag = "--drop-border" if drops_border else "--min-size"
+        raise SettingsError(f"{flag}: is for models of objects, and this is one of {task.name}; leave the flag out")
+    if smallest is None:
+        smallest = task.smallest
+    return replace(task, smallest=smallest, drops_border=drops_border)

@@ -1,11 +1,10 @@
 """Classes that may overlap, several for each pixel; and regions, unions of labels that are written as a label map."""
 
 from tasks.kind import TaskKind
-from tasks.overlapping.decode import OverlapDecoder, RegionDecoder
 from tasks.overlapping.loss import Overlapping, Regions
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.show import OverlapSection, RegionSection
 from tasks.overlapping.write import OverlapFormat, RegionFormat
 
-KIND = TaskKind(Overlapping, OverlapReader, OverlapDecoder, OverlapFormat, OverlapSection)
-REGIONS = TaskKind(Regions, RegionReader, RegionDecoder, RegionFormat, RegionSection)
+KIND = TaskKind(Overlapping, OverlapReader, OverlapFormat, OverlapSection)
+REGIONS = TaskKind(Regions, RegionReader, RegionFormat, RegionSection)

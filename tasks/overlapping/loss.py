@@ -37,6 +37,7 @@ class Overlapping(PixelsAndRegions):
     name = OVERLAPPING
     scores = OverlapScores
     target = OverlapTarget
+    reading = "a pixel has each class whose logit is above 0"
 
     def counts(self, targets: OverlapTarget) -> Tensor:
         """(2,): the weight of the known pixels, averaged over the classes; the number of (image, class) pairs."""
@@ -82,6 +83,17 @@ class Overlapping(PixelsAndRegions):
         sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)
         return OverlapScores(self.names, sums, torch.zeros(images, 1, device=device))
 
+    def decode(self, logits: Tensor) -> Tensor:
+        """A bit for each class whose sigmoid is above one half, int32."""
+        bits = torch.zeros((), dtype=torch.int32, device=logits.device)
+        for bit, class_logits in enumerate(logits.unbind(1)):
+            bits = bits | (class_logits > 0).int() << bit
+        return bits
+
+    def certainty(self, logits: Tensor) -> Tensor:
+        """The probability of each class, in the shape of the logits."""
+        return logits.float().sigmoid()
+
     def to_config(self) -> dict[str, Any]:
         values: dict[str, Any] = {"name": self.name}
         if self.partners not in ((), tuple(range(self.outputs))):
@@ -123,6 +135,7 @@ class Regions(Overlapping):
     regions: tuple[Region, ...] = ()
 
     name = "regions"
+    reading = "a pixel has the label of the last region whose logit is above 0"
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> RegionScores:
         sums = torch.zeros(2 * self.outputs, 2, 2, dtype=torch.int64, device=device)
@@ -131,6 +144,13 @@ class Regions(Overlapping):
     def label_bits(self) -> list[int]:
         """For each region, the bits of all regions that contain the label that is written for it."""
         return [region_bits(self.regions, region.values[0]) for region in self.regions]
+
+    def decode(self, logits: Tensor) -> Tensor:
+        """The regions that the written label stands for: the label of the last region with a sigmoid above one half."""
+        bits = torch.zeros((), dtype=torch.int32, device=logits.device)
+        for region_logits, label_bits in zip(logits.unbind(1), self.label_bits(), strict=True):
+            bits = torch.where(region_logits > 0, label_bits, bits)
+        return bits
 
     def to_config(self) -> dict[str, Any]:
         regions = [[region.name, list(region.values)] for region in self.regions]

@@ -4,7 +4,7 @@ Proved on torch's meta device, whose tensors have shapes but no values: reading 
 
 test_waits.py counts the waits of the whole script.
 
-Modules: inference/predictor.py, tasks/decoder.py, tasks/job.py.
+Modules: inference/predictor.py, tasks/prediction.py, tasks/job.py.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import tasks.decoder
+import tasks.prediction
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from unet import Preprocess, UNet, UNetConfig
@@ -52,7 +52,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(tensors))
         return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
 
-    monkeypatch.setattr(tasks.decoder, "download", zeros)
+    monkeypatch.setattr(tasks.prediction, "download", zeros)
     return counts
 
 

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from inference.views import average_views, predict_strips
-from tasks import new_decoder
 from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
 from unet.config import Preprocess, UNetConfig
@@ -36,7 +35,7 @@ class Seen(nn.Module):
 def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
     batch = torch.randn(shape)
     network = Seen(dims=len(shape) - 2, turned=turned)
-    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
+    logits = average_views(network, batch, Classes(("a", "b")))
     torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
     assert len(network.inputs) == len(mirrors)
     for view, axes in zip(network.inputs, mirrors, strict=True):
@@ -50,7 +49,7 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, vi
     batch = torch.randn(shape)
     network = Seen(dims=len(shape) - 2, turned=True)
     task = Landmarks(("left", "right"), partners=(1, 0), mirrors=mirrors)
-    logits = average_views(network, batch, new_decoder(task))
+    logits = average_views(network, batch, task)
     expected = (batch + batch[:, [1, 0]]) / 2 if mirrors else batch
     torch.testing.assert_close(logits, expected)
     assert len(network.inputs) == views
@@ -59,7 +58,7 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, vi
 def test_an_image_is_turned_by_each_quarter_and_mirrored():
     batch = torch.randn(1, 2, 3, 3)
     network = Seen(dims=2, turned=True)
-    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
+    logits = average_views(network, batch, Classes(("a", "b")))
     torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
     turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
     wanted = turns + [turn.flip(3) for turn in turns]
@@ -71,7 +70,7 @@ def test_an_image_is_turned_by_each_quarter_and_mirrored():
 @pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
 def test_points_alone_are_read_from_the_mirror_image_too(task):
     logits = torch.randn(2, 3, 4, 5)
-    images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
+    images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), task)
     averaged = torch.cat([torch.cat(list(strips), dim=2) for strips in images])
     expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
     torch.testing.assert_close(averaged, expected)

@@ -14,7 +14,7 @@ import torch
 from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
-from tasks import TASKS, Column, Decoder, MaskFormat, Scores, Section, Task, TaskKind
+from tasks import TASKS, Column, MaskFormat, Scores, Section, Task, TaskKind
 
 UNKNOWN = -1
 WHITE = 255
@@ -48,7 +48,7 @@ class GreyScores(Scores):
 
 
 class Grey(Task):
-    """The squared error of sigmoid(logit) against value / 255, per known pixel."""
+    """The squared error of sigmoid(logit) against value / 255, per known pixel; the nearest value is predicted."""
 
     name = "grey"
     scores = GreyScores
@@ -61,6 +61,9 @@ class Grey(Task):
     def partial(self, logits, targets):
         errors = logits.float().sigmoid().squeeze(1) - targets.grey / WHITE
         return ((errors.square() * (targets.grey != UNKNOWN)).sum(),)
+
+    def decode(self, logits):
+        return (WHITE * logits[:, 0].sigmoid()).round().to(torch.uint8)
 
     def new_scores(self, images, device="cpu"):
         return GreyScores(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(images, 1, device=device))
@@ -84,13 +87,6 @@ class GreyReader(MaskReader):
         return "grey values"
 
 
-class GreyDecoder(Decoder):
-    """The nearest grey value; the probability is that of white."""
-
-    def decode(self, logits):
-        return (WHITE * logits[:, 0].sigmoid()).round().to(torch.uint8)
-
-
 class GreyFormat(MaskFormat):
     """Masks hold the values themselves, and pictures show them as they are."""
 
@@ -105,7 +101,7 @@ class GreySection(Section):
     task_name = "Grey regression"
 
 
-TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyDecoder, GreyFormat, GreySection)
+TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyFormat, GreySection)
 
 if __name__ == "__main__":
     # what is pickled must be found again by other processes: by this name, and not in their own __main__

@@ -53,11 +53,11 @@ def write_discs(folder: Path, counts: list[int], seed: int, size: tuple[int, int
 
 
 def true_pixels(ids: np.ndarray) -> np.ndarray:
-    """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
+    """What a perfect network would say of each pixel, as `Objects.decode` gives it."""
     from scipy.ndimage import distance_transform_edt, find_objects
 
     from tasks.objects.decode import pack_pixels
-    from tasks.objects.loss import LEVELS
+    from tasks.objects.labels import LEVELS
 
     depth = np.zeros(ids.shape)
     for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):

@@ -14,11 +14,10 @@ from inference import Predictor
 from inference.predict_settings import PredictSettings, parse_args
 from inference.requested_outputs import RequestedOutputs
 from support.volumes import write_volume
-from tasks import new_decoder, new_format
+from tasks import new_format
 from tasks.classes.scores import ClassScores
-from tasks.decoder import decode_strips
 from tasks.job import MASK, Job
-from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction import PredictedImage, Prediction, decode_strips
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.masks import Score
 from tasks.task import Task
@@ -76,7 +75,7 @@ def write_logits(
     requested = RequestedOutputs(output_format, extensions)
     job.output.parent.mkdir(parents=True, exist_ok=True)
     size = tuple(logits.shape[1:])
-    prediction = decode_strips(new_decoder(task), logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))
+    prediction = decode_strips(task, logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))
     output_format.write(PredictedImage(job, job.size or size, prediction, **image), extensions)
     return prediction
 

@@ -6,7 +6,6 @@ from support.largest_tensor import LargestTensor
 from torch import Tensor
 
 from data_utils.target import Target
-from tasks import new_decoder
 from tasks.calibration import (
     STEPS,
     calibration_error,
@@ -26,8 +25,7 @@ TASK = Classes(("a", "b", "c"))
 
 def counts_of(task: Task, logits: Tensor, target: Target) -> Tensor:
     """The counts of an image."""
-    decoder = new_decoder(task)
-    return task.count_certainty(decoder.certainty(logits), decoder.decode(logits), target)
+    return task.count_certainty(task.certainty(logits), task.decode(logits), target)
 
 
 def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:
@@ -106,7 +104,7 @@ def evaluation_of(reliability: Tensor | None) -> Evaluation:
     """An evaluation of one image that has these counts."""
     logits, target = sample(400)
     scores = TASK.new_scores(1)
-    (prediction,), *_ = read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, no_counts())
+    (prediction,), *_ = read_strips(TASK, logits.split(90, dim=2), target, no_counts())
     scores.add(prediction, target, 0)
     scores.reliability = reliability
     return Evaluation(1, 0.5, scores)

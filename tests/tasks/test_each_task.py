@@ -10,7 +10,6 @@ from support.objects import discs, target_of
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
 from data_utils.target import Target
-from tasks import new_decoder
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.objects.loss import Objects
@@ -104,7 +103,7 @@ def scores_of(task: Task, targets: Target) -> Scores:
     for index, logits in enumerate(logits_of(task)):
         target = targets.at(slice(index, index + 1))
         reliability = torch.zeros(15, 3, dtype=torch.int64)
-        (prediction,), *_ = read_strips(task, new_decoder(task), [logits[None]], target, reliability)
+        (prediction,), *_ = read_strips(task, [logits[None]], target, reliability)
         scores.add(prediction, target, index)
         scores.finish_image(index)
         scores.add_reliability(reliability)
@@ -133,7 +132,7 @@ def test_a_filler_changes_no_score(task, targets):
     scores = scores_of(task, targets)
     before = scores.report(), scores.image_comparison
     filler = task.unknown_batch((1, *SIZE), torch.device("cpu"))
-    (prediction,), *_ = read_strips(task, new_decoder(task), [logits_of(task)[:1]], filler, torch.zeros(15, 3).long())
+    (prediction,), *_ = read_strips(task, [logits_of(task)[:1]], filler, torch.zeros(15, 3).long())
     scores.add(prediction, filler, 1)
     scores.finish_image(1)
     assert (scores.report(), scores.image_comparison) == before

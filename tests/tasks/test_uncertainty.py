@@ -1,6 +1,6 @@
 """predict.py --uncertainty and the calibration in metrics.json, against the probabilities that it writes.
 
-Modules: tasks/decoder.py, tasks/classes/decode.py, tasks/prediction_files.py.
+Modules: tasks/prediction.py, tasks/classes/decode.py, tasks/prediction_files.py.
 """
 
 import json
@@ -16,13 +16,12 @@ from support.prediction import write_logits
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
-from tasks import new_decoder
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.decoder import decode_strips
 from tasks.job import PROBABILITIES, UNCERTAINTY, Job
 from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
+from tasks.prediction import decode_strips
 from tasks.task import Task
 from unet import UNet, UNetConfig
 
@@ -120,7 +119,7 @@ LOGITS = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
 
 def uncertainty_of(task: Task, logits: torch.Tensor) -> np.ndarray:
     """The levels (1, 2) of two pixels."""
-    return decode_strips(new_decoder(task), [logits], (1, 2), "a", wanted=("uncertainty",)).uncertainty
+    return decode_strips(task, [logits], (1, 2), "a", wanted=("uncertainty",)).uncertainty
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from data_utils.sources.records import ListRows, Records
 from inference.tiling.planning import Tiling
 from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
-from tasks import new_decoder
 from tasks.calibration import no_counts
 from tasks.classes.loss import Classes
 from tasks.classes.scores import ClassScores
@@ -231,7 +230,7 @@ def test_one_strip_without_a_finite_answer_is_enough():
     strips = [torch.zeros(1, 2, 3, 4) for _ in range(3)]
     strips[0][0, 0, 0, 0] = float("nan")
     target = ClassTarget(torch.zeros(1, 9, 4, dtype=torch.int64))
-    assert not read_strips(task, new_decoder(task), strips, target, no_counts())[2]
+    assert not read_strips(task, strips, target, no_counts())[2]
 
 
 @pytest.mark.parametrize("loss", ["ce+logdice"])
@@ -246,7 +245,7 @@ def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, l
     def evaluated() -> tuple[Tensor, Tensor, int]:
         (strips,) = strips_at_sizes(network, volume, [target.shape[1:]], network.config)
         strips = list(strips)
-        (prediction,), sums, _ = read_strips(task, new_decoder(task), strips, target, no_counts())
+        (prediction,), sums, _ = read_strips(task, strips, target, no_counts())
         return prediction, sums, len(strips)
 
     with torch.inference_mode():

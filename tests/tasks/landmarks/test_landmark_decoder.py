@@ -13,16 +13,14 @@ import torch
 from support.landmarks import THREE, gaussian_maps, random_points
 
 from inference.views import average
-from tasks.decoder import decode_strips
 from tasks.landmarks import decode as landmarks
-from tasks.landmarks.decode import LandmarkDecoder
 from tasks.landmarks.loss import Landmarks
+from tasks.prediction import decode_strips
 
 
 def read(maps: torch.Tensor, task: Landmarks = THREE) -> torch.Tensor:
     """The prediction (K, n + 2) of maps (1, K, *size)."""
-    decoder = LandmarkDecoder(task)
-    return decoder.finish_on_device(decoder.decode(maps))[0]
+    return task.labels_of_variants(task.decode(maps))[0][0]
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -114,7 +112,7 @@ def two_peaks(request) -> np.ndarray:
     maps = torch.full((3, 20, 20), -60.0, dtype=torch.float64)
     maps[:, 5, 6] = math.log(3)
     maps[:, 15, 12] = 0
-    return decode_strips(LandmarkDecoder(THREE), maps.split(request.param, dim=1), (20, 20), "a").labels
+    return decode_strips(THREE, maps.split(request.param, dim=1), (20, 20), "a").labels
 
 
 def test_confidence_is_the_share_of_the_weight_around_the_place(two_peaks):
@@ -129,13 +127,13 @@ def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(two_peaks):
 
 def test_maps_of_several_views_are_multiplied():
     logits = torch.randn(1, 3, 4, 4)
-    assert average(LandmarkDecoder(THREE), [logits, 3 * logits]).allclose(2 * logits)
+    assert average(THREE, [logits, 3 * logits]).allclose(2 * logits)
 
 
 def test_maps_that_are_read_in_parts_know_which_points_are_always_there(monkeypatch):
     monkeypatch.setattr(landmarks, "MAP_BYTES", 1)
     task = Landmarks(("a", "b", "c"), partners=(0, 1, 2), always_there=(1,))
-    prediction, _ = LandmarkDecoder(task).finish(np.full((3, 20, 20), -12.0, np.float32))
+    prediction, _ = task.labels_and_objects(np.full((3, 20, 20), -12.0, np.float32))
     presence = prediction[:, -2].tolist()
     assert presence[1] == 1.0
     assert presence[0] < 0.5

@@ -12,17 +12,14 @@ from support.objects import discs, true_pixels
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
 from tasks.objects.decode import (
-    LEVELS,
-    ObjectDecoder,
-    choose_objects,
     find_objects,
     label_variants,
     pack_pixels,
     separate_objects,
     unpack_pixels,
 )
-from tasks.objects.labels import has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
-from tasks.objects.loss import PEAKS, Objects
+from tasks.objects.labels import LEVELS, has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
+from tasks.objects.loss import PEAKS, Objects, choose_objects
 from tasks.objects.show import OBJECT_COLORS, color_objects
 
 
@@ -143,7 +140,7 @@ def test_objects_say_where_they_are_and_how_sure_they_are():
 def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
     sure = 6.9  # its sigmoid is 0.999
     pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
-    packed = ObjectDecoder(Objects()).decode(pixels.T[None])
+    packed = Objects().decode(pixels.T[None])
     # those of the background are none
     assert [part.tolist() for part in unpack_pixels(packed)] == [[[1, 0]], [[255, 0]], [[255, 0]]]
 

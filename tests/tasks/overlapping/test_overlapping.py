@@ -1,6 +1,6 @@
 """Classes that may overlap: loss and scores against written-out ones, exact however they are split.
 
-Modules: tasks/overlapping/decode.py, data_utils/bits.py, tasks/overlapping/loss.py,
+Modules: data_utils/bits.py, tasks/overlapping/loss.py,
 tasks/overlapping/scores.py, tasks/overlapping/target.py.
 """
 
@@ -16,7 +16,6 @@ from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.classes.target import ClassTarget
 from tasks.losses import LOSSES
-from tasks.overlapping.decode import OverlapDecoder
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.scores import OverlapScores, class_tables
 from tasks.overlapping.target import OverlapTarget
@@ -109,7 +108,7 @@ def scores_of_sample() -> tuple[OverlapScores, list[float], np.ndarray, np.ndarr
     logits, targets = sample(seed=3)
     task = Overlapping(NAMES)
     scores = task.new_scores(4)
-    prediction = OverlapDecoder(task).decode(logits)
+    prediction = task.decode(logits)
     comparisons = []
     for index in range(4):
         alone = task.new_scores(1)

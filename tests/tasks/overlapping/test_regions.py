@@ -1,6 +1,6 @@
 """Regions, which are unions of labels: how they become labels, and the scores of both.
 
-Modules: tasks/overlapping/decode.py, tasks/overlapping/loss.py, tasks/overlapping/scores.py.
+Modules: tasks/overlapping/loss.py, tasks/overlapping/scores.py.
 """
 
 import pytest
@@ -8,7 +8,6 @@ import torch
 
 from runtime.errors import ModelError
 from tasks import task_of_model
-from tasks.overlapping.decode import RegionDecoder
 from tasks.overlapping.loss import Regions
 from tasks.overlapping.scores import RegionScores, last_bits
 from tasks.overlapping.target import OverlapTarget, Region
@@ -58,12 +57,12 @@ def test_a_report_has_the_tables_of_regions_beside_those_of_labels(scores):
 
 def test_a_region_without_those_around_it_is_read_as_its_label_will_be():
     logits = torch.tensor([[[-1.0, 2, -1, 1], [-1, -1, 3, -1], [-1, -1, -1, 2]]])  # (1, regions, pixels)
-    assert RegionDecoder(TASK).decode(logits).tolist() == [[0, 1, 3, 7]]
+    assert TASK.decode(logits).tolist() == [[0, 1, 3, 7]]
 
 
 def test_a_pixel_of_two_separate_regions_has_the_label_of_the_last_one():
     task = Regions(("a", "b"), regions=(Region("a", (1,)), Region("b", (2,))))
-    assert RegionDecoder(task).decode(torch.ones(1, 2, 3)).tolist() == [[2, 2, 2]]
+    assert task.decode(torch.ones(1, 2, 3)).tolist() == [[2, 2, 2]]
 
 
 SEVERAL_VALUES = Regions(("whole", "core"), regions=(Region("whole", (3, 1, 2)), Region("core", (2, 1))))

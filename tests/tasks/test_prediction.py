@@ -1,6 +1,6 @@
 """Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not.
 
-Modules: tasks/decoder.py, tasks/prediction.py, runtime/scratch.py.
+Modules: tasks/prediction.py, runtime/scratch.py.
 """
 
 import numpy as np
@@ -10,12 +10,11 @@ import torch
 from inference.views import average, mirror_back
 from runtime import scratch
 from runtime.errors import ImageError
-from tasks import new_decoder
 from tasks.classes.loss import Classes
-from tasks.decoder import decode_strips
 from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
+from tasks.prediction import decode_strips
 
 NAMES = ("a", "b", "c")
 SIDED = Overlapping(NAMES, partners=(1, 0, 2))
@@ -24,17 +23,17 @@ SIDED = Overlapping(NAMES, partners=(1, 0, 2))
 @pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
 def test_certain_predictions_have_logits_that_are_numbers(task):
     probabilities = torch.tensor([[1.0, 0.0, 0.0]])[..., None]
-    logits = new_decoder(task).logits_from_probabilities(probabilities)
+    logits = task.logits_from_probabilities(probabilities)
     assert logits.isfinite().all()
-    torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
+    torch.testing.assert_close(task.probabilities(logits), probabilities, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7, 39])
 def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
-    decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
+    task = Classes(tuple(map(str, range(classes))))
     logits = torch.full((classes, 1, 1), 0.3)
-    assert decode_strips(decoder, [logits], (1, 1), "a", wanted=("uncertainty",)).uncertainty.tolist() == [[255]]
-    assert decoder.entropy(logits[None]).item() <= 1
+    assert decode_strips(task, [logits], (1, 1), "a", wanted=("uncertainty",)).uncertainty.tolist() == [[255]]
+    assert task.entropy(logits[None]).item() <= 1
 
 
 ALL_TASKS = [Classes(NAMES), SIDED, Objects(), Landmarks(NAMES, nowhere=3.0, partners=(1, 0, 2))]
@@ -55,28 +54,26 @@ def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
 
 @pytest.mark.parametrize("task", [Classes(NAMES), SIDED])
 def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
-    decoder = new_decoder(task)
     views = [torch.tensor([[p, 1 - p, 0.0]])[..., None] for p in (0.1, 0.3, 0.8)]
-    mean = average(decoder, [decoder.logits_from_probabilities(view) for view in views])
-    torch.testing.assert_close(decoder.probabilities(mean)[0, :, 0], torch.tensor([0.4, 0.6, 0.0]))
+    mean = average(task, [task.logits_from_probabilities(view) for view in views])
+    torch.testing.assert_close(task.probabilities(mean)[0, :, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
 @pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
 def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu(devices):
     views = [torch.zeros(3, 1, 2, device=device) for device in devices]
-    assert average(new_decoder(Classes(NAMES)), views).device.type == "meta"
+    assert average(Classes(NAMES), views).device.type == "meta"
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
 def test_a_prediction_is_the_same_in_any_strips(task, two_images):
-    decoder = new_decoder(task)
     logits, _ = two_images
     wanted = ("probabilities", "uncertainty")
     strips, whole = (
-        decode_strips(decoder, pieces, (4, 5), "a", wanted=wanted) for pieces in (logits.split([1, 3], 1), [logits])
+        decode_strips(task, pieces, (4, 5), "a", wanted=wanted) for pieces in (logits.split([1, 3], 1), [logits])
     )
     assert strips.objects == whole.objects
-    np.testing.assert_array_equal(whole.probabilities, decoder.probabilities(logits[None])[0])
+    np.testing.assert_array_equal(whole.probabilities, task.probabilities(logits[None])[0])
     np.testing.assert_allclose(strips.labels, whole.labels, rtol=1e-6)
     np.testing.assert_allclose(strips.probabilities, whole.probabilities, rtol=1e-6)
     np.testing.assert_array_equal(strips.uncertainty, whole.uncertainty)
@@ -84,17 +81,16 @@ def test_a_prediction_is_the_same_in_any_strips(task, two_images):
 
 @pytest.mark.parametrize("task", ALL_TASKS)
 def test_only_what_is_wanted_is_kept(task, two_images):
-    prediction = decode_strips(new_decoder(task), [two_images[0]], (4, 5), "a")
+    prediction = decode_strips(task, [two_images[0]], (4, 5), "a")
     assert prediction[2:] == (None, None, None)
 
 
 @pytest.mark.parametrize(("task", "dtype"), [(SIDED, "int32"), (Classes(NAMES), "uint8"), (Objects(), "int32")])
 def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
-    decoder = new_decoder(task)
     logits, _ = two_images
-    labels = decode_strips(decoder, [logits], (4, 5), "a").labels
+    labels = decode_strips(task, [logits], (4, 5), "a").labels
     assert labels.dtype == dtype
-    assert (decoder.finish_on_device(decoder.decode(logits[None]))[0].numpy() == labels).all()
+    assert (task.labels_of_variants(task.decode(logits[None]))[0][0].numpy() == labels).all()
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
@@ -102,21 +98,21 @@ def test_logits_that_are_no_numbers_are_refused(task):
     logits = torch.zeros(3, 4, 5)
     logits[1, 2, 3] = torch.nan
     with pytest.raises(ImageError, match="a: the network's outputs are not finite numbers"):
-        decode_strips(new_decoder(task), logits.split(2, dim=1), (4, 5), "a")
+        decode_strips(task, logits.split(2, dim=1), (4, 5), "a")
 
 
 def test_a_large_prediction_lies_in_a_file_that_is_gone_with_it(two_images, tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "IN_MEMORY", 10)
-    labels = decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a", folder=tmp_path).labels
+    labels = decode_strips(Objects(), [two_images[0]], (4, 5), "a", folder=tmp_path).labels
     assert isinstance(labels, np.memmap)
     assert list(tmp_path.iterdir()) == []
-    assert (labels == decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a").labels).all()
+    assert (labels == decode_strips(Objects(), [two_images[0]], (4, 5), "a").labels).all()
 
 
 def test_of_a_single_class_all_is_sure():
-    assert new_decoder(Classes(("a",))).entropy(torch.zeros(1, 1, 1, 2)).tolist() == [[[0, 0]]]
+    assert Classes(("a",)).entropy(torch.zeros(1, 1, 1, 2)).tolist() == [[[0, 0]]]
 
 
 def test_a_class_that_is_exactly_as_likely_as_not_is_not_there():
     logits = torch.tensor([[[0.0, 1e-6, -1e-6], [1e-6, 0.0, 0.0]]])
-    assert new_decoder(Overlapping(("a", "b"))).decode(logits).tolist() == [[2, 1, 0]]
+    assert Overlapping(("a", "b")).decode(logits).tolist() == [[2, 1, 0]]

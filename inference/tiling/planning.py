@@ -60,29 +60,44 @@ def choose_tiling(
 
     Tile size and overlap are rounded up to the pooling grid. Raises SettingsError if the overlap is too large.
     """
+    pixel_bytes = 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
+    memory = math.prod(size) * pixel_bytes
     largest = WHOLE_MEMORY if config.dims == 2 else WHOLE_VOLUME_MEMORY
-    memory = math.prod(size) * _pixel_bytes(config)
     if tile_size is None and config.encoder is not None and memory <= largest:
         return None  # measuring an encoder's reach takes seconds, and it is always large
+    steps = config.divisors
     margin = reach(config)
+    row_bytes = 4 * max(config.num_classes, config.in_channels) * math.prod(size[1:])  # or of a slice
     if tile_size is not None:
         if adds_reach and overlap is None and margin is not None:
-            tile_size = round_up(tile_size, max(config.divisors)) + 2 * max(margin)
-        sides: Sequence[int] = (tile_size,) * config.dims
+            tile_size = round_up(tile_size, max(steps)) + 2 * max(margin)
+        tile = tuple(round_up(tile_size, step) for step in steps)
     elif config.dims == 2:
-        half_overlap = margin[0] if margin else 8 * config.divisors[0]
-        side = TILE_SIDE_IN_REACHES * half_overlap
-        # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
-        if margin is not None and side**2 * _pixel_bytes(config) <= LARGE_TILE_MEMORY:
-            largest = LARGE_TILE_MEMORY
-        sides = _image_tile(config, size, side, 4 * half_overlap)
+        half_overlap = max(margin) if margin else 8 * steps[0]
+        large_tile = (TILE_SIDE_IN_REACHES * half_overlap) ** 2 * pixel_bytes
+        if margin is not None and large_tile <= LARGE_TILE_MEMORY:
+            largest = LARGE_TILE_MEMORY  # tiles of a narrow network are faster in a CPU's caches, and as good
+        pixels = max(TILE_MEMORY, min(large_tile, LARGE_TILE_MEMORY)) // pixel_bytes
+        tile = _grown_tile([4 * half_overlap] * 2, steps, size, pixels, TILE_MEMORY // row_bytes)
     else:
-        sides = _volume_tile(config, size, None if overlap is not None else margin)
-    tile = tuple(map(round_up, sides, config.divisors))
+        pixels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // pixel_bytes)
+        longest = LARGE_TILE_MEMORY // row_bytes
+        tile = _grown_tile([2 * step for step in steps], steps, size, pixels, longest)
+        if margin is not None and overlap is None:
+            # half of the smallest exact tile is overlap, as in blended tiles
+            exact_tile = _grown_tile([4 * side for side in margin], steps, size, pixels, longest)
+            if math.prod(exact_tile) * pixel_bytes <= WHOLE_VOLUME_MEMORY and exact_tile[0] <= longest:
+                tile = exact_tile
     cut_axes = [axis for axis, length in enumerate(size) if length > tile[axis]]
     if not cut_axes or (tile_size is None and memory <= largest):
         return None
-    shared = _shared_pixels(config, tile, cut_axes, margin, overlap)
+    if overlap is not None:
+        shared = tuple(round_up(overlap, step) for step in steps)
+    elif margin is not None and all(2 * margin[axis] < tile[axis] for axis in cut_axes):
+        shared = tuple(2 * side for side in margin)
+    else:  # half a tile; of a long tile of an image, half of its shorter side
+        sides = tile if config.dims == 3 else (min(tile),) * 2
+        shared = tuple(side // 2 // step * step for side, step in zip(sides, steps, strict=True))
     for axis in cut_axes:
         if shared[axis] >= tile[axis]:
             raise SettingsError(
@@ -90,71 +105,29 @@ def choose_tiling(
                 " (both rounded up to the pooling grid)"
             )
     exact = margin is not None and all(shared[axis] >= 2 * margin[axis] for axis in cut_axes)
-    return Tiling(tile, shared, config.divisors, exact)
+    return Tiling(tile, shared, steps, exact)
 
 
-def _image_tile(config: UNetConfig, size: Sequence[int], side: int, smallest: int) -> tuple[int, int]:
-    """The height and width of tiles that suit the memory.
+def _grown_tile(
+    sides: Sequence[int], steps: Sequence[int], size: Sequence[int], pixels: int, longest: int
+) -> tuple[int, ...]:
+    """The sides of a tile that grows by a step of the pooling grid along each axis, while it has at most `pixels`.
+
+    So it is about as long, in mm, along axes with distant planes, which are pooled less often.
 
     Args:
-        side: the side from which on overlap is a small part of a tile.
-        smallest: the side of which half is overlap.
+        sides: those of the smallest tile.
+        size: of the input, beyond which no side grows.
+        longest: the first side does not grow beyond it.
     """
-    height, width = size
-    pixel_bytes = _pixel_bytes(config)
-    pixels = max(TILE_MEMORY // pixel_bytes, min(side**2, LARGE_TILE_MEMORY // pixel_bytes))
-    row_height = TILE_MEMORY // (4 * max(config.num_classes, config.in_channels) * width)
-    tile_height = min(max(smallest, math.isqrt(pixels)), max(smallest, row_height))
-    tile_height = min(tile_height, round_up(height, config.divisors[0]))
-    return tile_height, max(smallest, pixels // tile_height)
-
-
-def _volume_tile(config: UNetConfig, size: Sequence[int], margin: Sequence[int] | None) -> Sequence[int]:
-    """Exact tiles if they compute no voxel more often than blended tiles do, else blended tiles."""
-    slice_bytes = 4 * config.num_classes * size[1] * size[2]
-    deepest = LARGE_TILE_MEMORY // slice_bytes
-    limits = [round_up(length, step) for length, step in zip(size, config.divisors, strict=True)]
-    if margin:
-        # half of the smallest exact tile is overlap, as in blended tiles; axes that are not cut are whole
-        exact_tile = []
-        for pixels, limit, step in zip(margin, limits, config.divisors, strict=True):
-            exact_tile.append(min(max(4 * pixels, step), limit))
-        if math.prod(exact_tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY and exact_tile[0] <= deepest:
-            return exact_tile
-    # a blended tile has the same number of steps of the grid along each axis: axes with distant planes are pooled
-    # less often, so that it is about as long, in mm, along each of them
-    step = config.divisors[0]
-    limits[0] = min(limits[0], max(2 * step, deepest // step * step))
-    voxels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // _pixel_bytes(config))
-
-    def tile_of(cells: int) -> list[int]:
-        """The sides of a tile of so many steps of the pooling grid along each axis."""
-        return [min(cells * step, limit) for step, limit in zip(config.divisors, limits, strict=True)]
-
-    cells = 2
-    while tile_of(cells) != limits and math.prod(tile_of(cells + 1)) <= voxels:
-        cells += 1
-    return tile_of(cells)
-
-
-def _shared_pixels(
-    config: UNetConfig, tile: Sequence[int], cut_axes: Sequence[int], margin: Sequence[int] | None, overlap: int | None
-) -> tuple[int, ...]:
-    """The pixels that tiles share along each axis: `overlap`, or those of exact tiles, or half a tile."""
-    sides = tile
-    steps = config.divisors
-    if config.dims == 2:
-        sides = (min(tile),) * 2
-        steps = (2 * steps[0],) * 2  # so that half of it lies on the grid
-    if overlap is not None:
-        return tuple(round_up(overlap, step) for step in steps)
-    if margin is not None and all(2 * margin[axis] < tile[axis] for axis in cut_axes):
-        return tuple(2 * pixels for pixels in margin)
-    return tuple(side // 2 // step * step for side, step in zip(sides, steps, strict=True))
-
-
-def _pixel_bytes(config: UNetConfig) -> int:
-    return 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
+    limits = list(map(round_up, size, steps))
+    limits[0] = min(limits[0], max(sides[0], longest // steps[0] * steps[0]))
+    tile = tuple(map(min, map(max, sides, steps), limits))
+    while True:
+        grown = tuple(min(side + step, limit) for side, step, limit in zip(tile, steps, limits, strict=True))
+        if grown == tile or math.prod(grown) > pixels:
+            return tile
+        tile = grown
 
 
 def round_up(value: int, step: int) -> int:

@@ -131,15 +131,15 @@ LARGE = (20_000, 30_000)
 @pytest.mark.parametrize(
     ("channels", "size", "overlap", "expected"),
     [
-        ((2, 32), (300, 300, 300), None, Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=True)),
-        ((2, 32), (900, 900, 5), None, Tiling((32, 32, 6), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((2, 32), (300, 300, 300), None, Tiling((128, 128, 128), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((2, 32), (900, 900, 5), None, Tiling((590, 590, 6), (16, 16, 16), (2, 2, 2), exact=True)),
         ((2, 32), (300, 300, 300), 8, Tiling((128, 128, 128), (8, 8, 8), (2, 2, 2), exact=False)),
         # 32 slices of logits take 768 MB, or a bit more
-        ((3, 1), (200, 1024, 2048), None, Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=True)),
+        ((3, 1), (200, 1024, 2048), None, Tiling((32, 256, 256), (16, 16, 16), (2, 2, 2), exact=True)),
         ((3, 1), (200, 1024, 2049), None, Tiling((30, 264, 264), (16, 16, 16), (2, 2, 2), exact=True)),
     ],
 )
-def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(channels, size, overlap, expected):
+def test_a_large_volume_is_cut_into_exact_tiles_where_the_smallest_of_them_fit(channels, size, overlap, expected):
     classes, base_channels = channels
     config = UNetConfig(1, classes, base_channels, 1, "batch", dims=3)  # its reach is 8 voxels
     assert choose_tiling(config, size, overlap=overlap) == expected
@@ -154,9 +154,9 @@ def test_tiles_that_are_blended_share_half_of_their_shorter_side():
     ("tile_size", "overlap", "rounded_size", "rounded_overlap", "exact"),
     [
         (500, None, 512, 192, True),
-        (500, 10, 512, 32, False),
-        (500, 193, 512, 224, True),
-        (100, None, 112, 32, False),
+        (500, 10, 512, 16, False),
+        (500, 193, 512, 208, True),
+        (100, None, 112, 48, False),
         (192, None, 192, 96, False),
     ],
     ids=["exact", "small overlap", "wide overlap", "small tile", "too small to be exact"],
@@ -170,7 +170,7 @@ def test_sizes_of_tiles_are_rounded_to_the_pooling_grid(tile_size, overlap, roun
     ("tile_size", "overlap", "line"),
     [
         (500, 500, "overlap 512 must be less than the tile size 512"),
-        (3, 1, "overlap 32 must be less than the tile size 16"),
+        (3, 1, "overlap 16 must be less than the tile size 16"),
     ],
 )
 def test_overlap_of_a_whole_tile_is_refused(tile_size, overlap, line):

@@ -149,7 +149,7 @@ def tiling_of(size: tuple[int, ...], num_classes: int = 2, **options) -> Tiling 
     ("size", "options", "tiling"),
     [
         ((36, 50, 35), {"base_channels": 32, "norm": "instance"}, None),
-        ((128, 512, 512), {"base_channels": 8, "depth": 2}, Tiling((96,) * 3, (48,) * 3, (4,) * 3, exact=True)),
+        ((128, 512, 512), {"base_channels": 8, "depth": 2}, Tiling((128,) * 3, (48,) * 3, (4,) * 3, exact=True)),
         # 4 times as far as it looks would be 384 voxels
         ((128, 512, 512), {"base_channels": 8, "depth": 4}, Tiling((128,) * 3, (64,) * 3, (16,) * 3, exact=False)),
     ],

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -48,65 +47,25 @@ class StemmedFile(NamedTuple):
     is_slice: bool = False
 
 
-@dataclass(frozen=True)
-class InputRules:
-    """How a model reads its inputs.
-
-    Args:
-        channels: how many channels the model takes.
-        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks; a
-            spacing.json beside or above a file overrides it. None for a model of images.
-        bands: the bands of TIFFs to read, empty for all; a band may be a file, in a folder for each image.
-        in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
-        reads_places: whether georeferenced TIFFs are read as rasters; else they are pictures.
-        keeps_place: whether the outputs of georeferenced TIFFs are georeferenced too.
-        writes_segments: whether the masks of DICOM series are segmentations.
-    """
-
-    channels: int = 1
-    stack_spacing: Spacing | None = None
-    bands: Sequence[str] = ()
-    in_sets: bool = False
-    reads_places: bool = True
-    keeps_place: bool = False
-    writes_segments: bool = False
-
-    @classmethod
-    def of_model(cls, config: UNetConfig, output_format: PredictionFormat) -> "InputRules":
-        """The rules of a model, whose predictions are written in this format."""
-        preprocess = config.preprocess
-        return cls(
-            config.in_channels,
-            stack_spacing=preprocess.spacing if config.dims == 3 else None,
-            bands=preprocess.bands,
-            in_sets=bool(output_format.object_classes),
-            reads_places=preprocess.place or bool(preprocess.bands),
-            keeps_place=output_format.writes_rasters,
-            writes_segments=output_format.segments is not None,
-        )
-
-
-def find_jobs(patterns: Iterable[str], output: Path, rules: InputRules = InputRules()) -> list[Job]:
-    """The jobs of all inputs that the patterns name, as `find_inputs` finds them."""
-    return list(chain.from_iterable(find_inputs(patterns, output, rules)))
-
-
 def find_inputs(
     patterns: Iterable[str],
     output: Path,
-    rules: InputRules,
+    config: UNetConfig,
+    output_format: PredictionFormat,
     *,
     truth: Path | None = None,
     mask_suffix: str | None = None,
 ) -> list[list[Job]]:
     """The jobs of each input that `files_of_patterns` finds: one, or one for each page of a TIFF of many pages.
 
-    Their outputs are <relative stem><extension>, or <relative stem>_<page>.
+    Their outputs are <relative stem><extension>, or <relative stem>_<page>. The model's config and the format of its
+    predictions say how it reads them.
     """
-    files = files_of_patterns(patterns, output, in_sets=rules.in_sets, truth=truth, mask_suffix=mask_suffix)
-    files_by_input = _grouped_files(files, rules)
+    in_sets = bool(output_format.object_classes)
+    files = files_of_patterns(patterns, output, in_sets=in_sets, truth=truth, mask_suffix=mask_suffix)
+    files_by_input = _grouped_files(files, config)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
-        read_input = partial(_read_input, output=output, rules=rules)
+        read_input = partial(_read_input, output=output, config=config, output_format=output_format)
         return list(pool.map(read_input, files_by_input, files_by_input.values()))
 
 
@@ -332,15 +291,15 @@ def stem_of(file: Path) -> Path:
     return file.with_suffix("")
 
 
-def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[StemmedFile, list[Path]]:
+def _grouped_files(files: Sequence[StemmedFile], config: UNetConfig) -> dict[StemmedFile, list[Path]]:
     """The files of each input: one file, or one for each channel of a volume or each band of an image.
 
     The bands of an image are files if its folder holds a TIFF that is named after each band.
 
     Volumes CASE_0000, CASE_0001, ... are the channels of CASE if there are as many as the model takes.
     """
-    cases = _cases([file for file in files if is_volume(file.path)], rules.channels)
-    scenes = _scenes(files, rules.bands)
+    cases = _cases([file for file in files if is_volume(file.path)], config.in_channels)
+    scenes = _scenes(files, config.preprocess.bands)
     groups: dict[StemmedFile, list[Path]] = {}
     for file in files:
         folder = file.path.parent
@@ -399,35 +358,37 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
     return scenes
 
 
-def _read_input(file: StemmedFile, files: Sequence[Path], output: Path, rules: InputRules) -> list[Job]:
+def _read_input(
+    file: StemmedFile, files: Sequence[Path], output: Path, config: UNetConfig, output_format: PredictionFormat
+) -> list[Job]:
     """The jobs of an input, one for each of its pages."""
     first = files[0]
     job = Job(image=first, size=None, output=output / file.stem, root=output)
-    volume = _volume_file(files, rules.stack_spacing)
+    volume = _volume_file(files, config.preprocess.spacing if config.dims == 3 else None)
     if file.is_slice:
         volume = VolumeFile(tuple(map(str, files)), is_series=True)
         name = Path(os.path.commonpath(files))
-        job = replace(job, image=name, writes_segments=rules.writes_segments)
+        job = replace(job, image=name, writes_segments=output_format.segments is not None)
     if volume is not None:
         with suppress(DataError):  # of a header that cannot be read, which the job reports
             header = read_volume_header(volume, str(first))
             job = replace(job, size=header.size, spacing=header.spacing)
         return [replace(job, volume=volume)]
     bands = None
-    if rules.bands:
-        bands = BandSource(tuple(map(str, files)), tuple(rules.bands))
+    if config.preprocess.bands:
+        bands = BandSource(tuple(map(str, files)), config.preprocess.bands)
     pages = _page_sizes(files, bands)
     if not pages:
         return [replace(job, stored=bands)]
-    channels = _channels(first, rules.channels) if len(pages) > 1 else {}
+    channels = _channels(first, config.in_channels) if len(pages) > 1 else {}
     pages = [page for page in pages if not channels or page[0] in channels]
     jobs = []
     for number, (page, size) in enumerate(pages, start=1):
-        stored = channels.get(page) or _page_source(first, page, bands, rules)
+        stored = channels.get(page) or _page_source(first, page, bands, config)
         page_job = replace(job, size=size, page=page, stored=stored)
         if len(pages) > 1:
             page_job = replace(page_job, output=job.output.with_name(f"{job.output.name}_{number:04}"))
-        grid = read_grid(str(first), page) if rules.keeps_place else None
+        grid = read_grid(str(first), page) if output_format.writes_rasters else None
         if grid is not None:
             page_job = replace(page_job, place=grid.place)
         jobs.append(page_job)
@@ -443,11 +404,11 @@ def _channels(file: Path, count: int) -> dict[int, PageFile]:
     return images if all(len(image.more_channels) == count - 1 for image in images.values()) else {}
 
 
-def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PageFile | None:
+def _page_source(file: Path, page: int, bands: BandSource | None, config: UNetConfig) -> BandSource | PageFile | None:
     """The source that the model reads instead of a page of the file; None if it reads the page."""
     if bands is not None:
         return bands._replace(page=page)
-    if not rules.reads_places and is_tiff(file):
+    if not config.preprocess.place and is_tiff(file):
         return PageFile(str(file), page, reads_place=False)
     return None
 
@@ -468,7 +429,12 @@ def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tup
 
 
 def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
-    """The files of a volume, or a stack if the model takes volumes; None for an image."""
+    """The files of a volume, or a stack if the model takes volumes; None for an image.
+
+    Args:
+        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks; a
+            spacing.json beside or above a file overrides it.
+    """
     if is_volume(files[0]):
         return VolumeFile(tuple(sorted(map(str, files), key=str.lower)))
     if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):

@@ -1,6 +1,7 @@
 """Prediction for a page in a browser: from a file of a moderate size to its mask, and HTML that shows the mask."""
 
 from base64 import b64encode
+from dataclasses import replace
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.reader import read_header, read_image
-from inference.inputs import find_jobs
+from inference.inputs import find_inputs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
@@ -19,7 +20,8 @@ from runtime.errors import ImageError
 from tasks import new_format
 from tasks.job import OVERLAY, Job
 from tasks.prediction_files import OVERLAY_LEVEL
-from tasks.prediction_format import MaskFormat
+from tasks.prediction_format import MaskFormat, PredictionFormat
+from unet.config import UNetConfig
 
 MAX_PIXELS = 40_000_000
 MAX_BYTES = 100_000_000
@@ -58,7 +60,7 @@ class PagePredictor:
             return "", None
         file = Path(upload)
         try:
-            job = page_job(file)
+            job = page_job(file, self.predictor.config, self.output_format)
             pipeline = PredictionPipeline(self.predictor, self.requested, finished_jobs=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
@@ -92,7 +94,7 @@ class PagePredictor:
         return str(archive)
 
 
-def page_job(file: Path) -> Job:
+def page_job(file: Path, config: UNetConfig, output_format: PredictionFormat) -> Job:
     """The job of predict.py for an image file, or the first page of a TIFF; the mask goes to a folder beside it.
 
     Files too large for a page raise ImageError; only their size and header are read.
@@ -100,7 +102,8 @@ def page_job(file: Path) -> Job:
     remedy = f"this page takes up to {LIMITS}; use predict.py for larger images"
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
-    job = find_jobs([str(file)], file.parent / "mask")[0]
+    ((job, *_),) = find_inputs([str(file)], file.parent / "mask", config, output_format)
+    job = replace(job, place=None)  # the page shows a picture
     if job.volume is not None:
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
     height, width = job.size or read_header(file, f"{file.name}: image")[0]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, co
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Files, Record, Records
-from inference.inputs import InputRules, input_stem, mask_folder_test, page_stem, pictures_below, stem_of
+from inference.inputs import input_stem, mask_folder_test, page_stem, pictures_below, stem_of
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -37,6 +37,7 @@ from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import AnnotatedObjects, class_indices
 from tasks.prediction_format import PredictionFormat
+from unet.config import UNetConfig
 
 # names of folders that say whether images or masks lie there
 FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
@@ -52,15 +53,15 @@ class TruthFolder:
     """The folder of true masks: a data set, as training reads it, or masks alone.
 
     Args:
+        config: that of the model.
         output_format: that of the masks of the model, which says what the true ones are of.
         mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
-        rules: how the model reads its inputs.
     """
 
     folder: Path
+    config: UNetConfig
     output_format: PredictionFormat
     mask_suffix: str | None = None
-    rules: InputRules = field(default_factory=InputRules)
 
     def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
@@ -121,8 +122,8 @@ class TruthFolder:
             task=OVERLAPPING if output_format.class_folders else Classes.name,
             mask_suffix=self.mask_suffix,
             allow_unpaired=True,
-            bands=tuple(self.rules.bands) or None,
-            dims=None if self.rules.stack_spacing is None else 3,
+            bands=self.config.preprocess.bands or None,
+            dims=3 if self.config.dims == 3 else None,
         )
         try:
             openers = find_in_folder(self.folder, TEST_SPLITS, config)
@@ -168,7 +169,7 @@ class TruthFolder:
                 return VolumeFile(files, grid_of=job.volume, segments=self._segments(files))
         if not isinstance(mask, PageFile):
             return mask
-        if not self.rules.reads_places:
+        if not (self.config.preprocess.place or self.config.preprocess.bands):
             if job.volume is None and is_tiff(mask.path):
                 return PageFile(str(mask.path), mask.page, reads_place=False)
             return mask

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from inference.inputs import InputRules, find_inputs, named_job
+from inference.inputs import find_inputs, named_job
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -75,15 +75,14 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: RequestedOutputs) -> list[Job]:
     """A job for each input, with its truth if the call names the truth."""
     output_format = requested.output_format
-    rules = InputRules.of_model(config, output_format)
     output = args.file or args.output
-    inputs = find_inputs(args.input, output, rules, truth=args.truth, mask_suffix=args.mask_suffix)
+    inputs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
     elif (points := output_format.true_points(args.truth)) is not None:
         jobs = with_true_points(args.truth, points, inputs)
     else:
-        jobs = TruthFolder(args.truth, output_format, args.mask_suffix, rules).with_truths(inputs)
+        jobs = TruthFolder(args.truth, config, output_format, args.mask_suffix).with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
     check_written(args, jobs, requested)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, features
+from support.inputs import find_jobs
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.pictures import open_picture
@@ -14,7 +15,6 @@ from data_utils.image_io.reader import open_source, read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.annotations.coco import run_lengths
 from data_utils.sources.annotations.layout import find_file
-from inference.inputs import find_jobs
 from runtime.errors import DataError, ImageError
 from train_utils.reporting.samples import save_pictures
 

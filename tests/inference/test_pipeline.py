@@ -11,12 +11,12 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
+from support.inputs import find_jobs
 from support.prediction import network_of, touch, volume_job, writer_of
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import predictor as predictor_module
-from inference.inputs import find_jobs
 from inference.pipeline import PredictionPipeline
 from tasks.job import Job
 from tasks.prediction_format import MaskFormat

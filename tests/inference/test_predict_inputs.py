@@ -6,22 +6,26 @@ Modules: inference/inputs.py, inference/network_inputs.py.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tifffile
 from PIL import Image
 from support.in_process import run_predict
+from support.inputs import find_jobs
 from support.launches import predict
 from support.prediction import touch
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
-from inference.inputs import InputRules, files_of_patterns, find_jobs
+from inference.inputs import files_of_patterns
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from tasks.job import Job
+from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
+from unet import UNetConfig
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -165,7 +169,7 @@ def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model)
 def outputs(folder: Path, *patterns: str, channels: int = 1) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
     inputs = [str(folder / pattern) for pattern in patterns]
-    jobs = find_jobs(inputs, folder / "out", InputRules(channels))
+    jobs = find_jobs(inputs, folder / "out", channels=channels)
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -195,8 +199,9 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
     ids=["objects", "classes"],
 )
 def test_a_folder_for_each_image_holds_no_inputs_but_images(tmp_path, in_sets, names):
+    output_format = ObjectFormat(("background", "cell")) if in_sets else OverlapFormat(("a",))
     touch(tmp_path, *(f"in/{name}.png" for name in ("one/images/x", "one/masks/1", "two/images/y", "two/masks/1")))
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", InputRules(in_sets=in_sets))
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", output_format=output_format)
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == names
 
 
@@ -266,10 +271,10 @@ def test_volumes_whose_numbers_do_not_fit_the_channels_are_inputs_of_their_own(t
 def test_pages_that_are_channels_are_one_input_of_a_model_that_takes_as_many(tmp_path):
     file = tmp_path / "s.tif"
     tifffile.imwrite(file, np.zeros((2, 4, 5), np.uint8), imagej=True, metadata={"axes": "CYX"})
-    (job,) = find_jobs([str(file)], tmp_path / "out", InputRules(channels=2))
+    (job,) = find_jobs([str(file)], tmp_path / "out", channels=2)
     assert job.source == PageFile(str(file), 0, more_channels=(1,))
     assert job.output.name == "s"
-    assert len(find_jobs([str(file)], tmp_path / "out", InputRules(channels=3))) == 2
+    assert len(find_jobs([str(file)], tmp_path / "out", channels=3)) == 2
 
 
 @pytest.fixture
@@ -279,9 +284,9 @@ def stack_file(tmp_path) -> Path:
     return tmp_path / "s.tif"
 
 
-def jobs_of(file: Path, rules: InputRules | None = None) -> list[Job]:
+def jobs_of(file: Path, **options: Any) -> list[Job]:
     """The jobs of a file."""
-    return find_jobs([str(file)], file.parent / "out", rules or InputRules())
+    return find_jobs([str(file)], file.parent / "out", **options)
 
 
 def test_pages_are_images_that_are_numbered_from_one(stack_file):
@@ -295,7 +300,7 @@ def test_pages_are_images_that_are_numbered_from_one(stack_file):
 @pytest.mark.parametrize("name", ["s.tif", "S.TIF"])
 def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
     file = stack_file.rename(stack_file.with_name(name))
-    (stack,) = jobs_of(file, InputRules(stack_spacing=(3.0, 1.0, 1.0)))
+    (stack,) = jobs_of(file, dims=3, spacing=(3.0, 1.0, 1.0))
     assert stack.size == (3, 4, 5)
     assert stack.spacing == (3, 1, 1)
     assert stack.output.name == Path(name).stem
@@ -343,7 +348,7 @@ def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
     with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        TruthFolder(tmp_path / "truth", OverlapFormat(("a",))).with_truths([[job] for job in jobs])
+        TruthFolder(tmp_path / "truth", UNetConfig(), OverlapFormat(("a",))).with_truths([[job] for job in jobs])
 
 
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):

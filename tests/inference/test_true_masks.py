@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.inputs import find_jobs
 from support.prediction import touch
 from support.written_files import PLACE
 
@@ -18,7 +19,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from inference.inputs import InputRules, find_jobs, pictures_below
+from inference.inputs import pictures_below
 from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
 from tasks.classes.write import ClassFormat
@@ -27,8 +28,10 @@ from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import MaskFormat
 from tasks.scoring.masks import open_mask
+from unet.config import Preprocess, UNetConfig
 
 CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+MODEL = UNetConfig(preprocess=Preprocess(place=True))
 
 
 def objects_of(*names: str) -> MaskFormat:
@@ -115,8 +118,8 @@ def test_true_masks_are_found_by_names_as_in_training(mask, image):
 )
 def test_images_of_a_data_set_have_the_masks_that_training_reads_and_masks_are_no_inputs(tmp_path, images, mask):
     touch(tmp_path, *images, mask)
-    inputs = [find_jobs([str(tmp_path)], tmp_path / "out", InputRules(channels=len(images)))]
-    (job,) = TruthFolder(tmp_path, CLASSES).with_truths(inputs)
+    inputs = [find_jobs([str(tmp_path)], tmp_path / "out", channels=len(images))]
+    (job,) = TruthFolder(tmp_path, MODEL, CLASSES).with_truths(inputs)
     assert job.files == tuple(str(tmp_path / image) for image in images)
     path = job.truth.paths[0] if isinstance(job.truth, VolumeFile) else job.truth.path
     assert Path(path) == tmp_path / mask
@@ -137,37 +140,30 @@ def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
 def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"--truth .*{name}: is not a folder"):
-        truth_in(TruthFolder(tmp_path / name, objects_of(*objects)), "a")
+        truth_in(TruthFolder(tmp_path / name, MODEL, objects_of(*objects)), "a")
 
 
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
-    assert truth_in(TruthFolder(tmp_path, objects_of("cell"), ""), "a") == PageFile(tmp_path / "a.png")
+    assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell"), ""), "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
     touch(tmp_path, "a.png")
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        truth_in(TruthFolder(tmp_path, objects_of("cell", "other"), ""), "a")
+        truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell", "other"), ""), "a")
 
 
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
-    mask = truth_in(
-        TruthFolder(
-            tmp_path,
-            OverlapFormat(("c", "none")),
-            "_x",
-        ),
-        "a",
-    )
+    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("c", "none")), "_x"), "a")
     assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
-    mask = truth_in(TruthFolder(tmp_path, OverlapFormat(("c",)), None), "a")
+    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("c",)), None), "a")
     assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
@@ -176,24 +172,14 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
-    assert (
-        truth_in(
-            TruthFolder(
-                tmp_path,
-                OverlapFormat(("a", "none")),
-                "",
-            ),
-            "s",
-            1,
-            2,
-        )
-        == second
-    )
+    assert truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "none")), ""), "s", 1, 2) == second
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
     touch(tmp_path, "s_0001.png", "s_0002.png")
-    page = truth_in(TruthFolder(tmp_path, OverlapFormat(("s_0001",)), ""), "s", 1, 2)  # a file is no folder of a class
+    page = truth_in(
+        TruthFolder(tmp_path, MODEL, OverlapFormat(("s_0001",)), ""), "s", 1, 2
+    )  # a file is no folder of a class
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
 
@@ -256,7 +242,7 @@ def two_splits(tmp_path) -> Path:
 
 @pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
 def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
-    assert has_truth(TruthFolder(two_splits, objects_of("cell"), None), pages_of(name)) is is_found
+    assert has_truth(TruthFolder(two_splits, MODEL, objects_of("cell"), None), pages_of(name)) is is_found
 
 
 @pytest.mark.parametrize(
@@ -277,7 +263,7 @@ def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(
     content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     pages = pages_of(name, image=tmp_path / "elsewhere" / "1.png")
-    assert has_truth(TruthFolder(tmp_path, objects_of("cell"), None), pages) is is_found
+    assert has_truth(TruthFolder(tmp_path, MODEL, objects_of("cell"), None), pages) is is_found
 
 
 def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
@@ -289,7 +275,7 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
         entry = {"id": number, "image_id": 1, "category_id": number, "segmentation": [box], "bbox": [left, 0, 2, 3]}
         content["annotations"].append(entry)
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    truths = TruthFolder(tmp_path, OverlapFormat(("right", "left")))
+    truths = TruthFolder(tmp_path, MODEL, OverlapFormat(("right", "left")))
     (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
     with open_mask(job.truth, truths.output_format.reader) as mask:
         np.testing.assert_array_equal(mask.labels(), [[2, 3, 1, 0]] * 3)
@@ -298,21 +284,17 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
     touch(tmp_path, "case/ct.nii.gz", "case/segmentations/a.nii.gz", "case/segmentations/b.nii.gz")
     inputs = [find_jobs([str(tmp_path)], tmp_path / "out")]
-    (job,) = TruthFolder(tmp_path, OverlapFormat(("a", "b"))).with_truths(inputs)
+    (job,) = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b"))).with_truths(inputs)
     assert job.truth.paths == tuple(str(tmp_path / "case" / "segmentations" / f"{name}.nii.gz") for name in "ab")
     with pytest.raises(DataError, match=r"has no mask for 1 input, the first is case/ct"):
-        TruthFolder(tmp_path, OverlapFormat(("b", "c"))).with_truths(inputs)
+        TruthFolder(tmp_path, MODEL, OverlapFormat(("b", "c"))).with_truths(inputs)
 
 
 @pytest.fixture
 def class_folders(tmp_path) -> TruthFolder:
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    return TruthFolder(
-        tmp_path,
-        OverlapFormat(("a", "b")),
-        "",
-    )
+    return TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), "")
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
@@ -322,21 +304,14 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, c
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
-    mask = truth_in(
-        TruthFolder(
-            tmp_path,
-            OverlapFormat(("a", "b")),
-            "",
-        ),
-        "x",
-    )
+    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), ""), "x")
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
 def test_folders_of_classes_may_lie_in_the_folder_of_masks_of_a_data_set(tmp_path):
     touch(tmp_path, "images/x.png", "masks/a/x.png", "masks/b/x.png")
     files = tuple(PageFile(str(tmp_path / "masks" / name / "x.png")) for name in "ab")
-    assert truth_in(TruthFolder(tmp_path, OverlapFormat(("a", "b"))), "x") == ClassMasks(files, (0, 1))
+    assert truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b"))), "x") == ClassMasks(files, (0, 1))
 
 
 def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
@@ -354,10 +329,10 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
     jobs = pages_of("s", 2)
     inputs = [[replace(job, size=(3, 4), page=page, place=PLACE) for page, job in enumerate(jobs)]]
-    first, second = TruthFolder(tmp_path, CLASSES, "").with_truths(inputs)
+    first, second = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
-    pictures = TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)).with_truths(inputs)
+    pictures = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
     assert [job.truth for job in pictures] == [
         PageFile(str(tmp_path / "s.tif"), page, reads_place=False) for page in (0, 1)
     ]
@@ -365,14 +340,14 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
-    truth = truth_in(TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)), "s_0002")
+    truth = truth_in(TruthFolder(tmp_path, UNetConfig(), CLASSES, ""), "s_0002")
     assert truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     jobs = [replace(job, page=page) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
-    scored = TruthFolder(tmp_path, CLASSES, "").with_truths([jobs])
+    scored = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths([jobs])
     assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
@@ -380,7 +355,7 @@ def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     (job,) = pages_of("v")
     inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
-    (scored,) = TruthFolder(tmp_path, CLASSES, "", InputRules(reads_places=False)).with_truths(inputs)
+    (scored,) = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
     assert scored.truth == PageFile(tmp_path / "v.tif")
 
 
@@ -396,14 +371,7 @@ def class_stacks(tmp_path) -> Path:
 
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
-    mask = truth_in(
-        TruthFolder(
-            class_stacks,
-            OverlapFormat(("a", "b")),
-            "",
-        ),
-        "s",
-    )
+    mask = truth_in(TruthFolder(class_stacks, MODEL, OverlapFormat(("a", "b")), ""), "s")
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
@@ -411,7 +379,7 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
-    mask = truth_in(TruthFolder(class_stacks, OverlapFormat(("a",)), ""), name)
+    mask = truth_in(TruthFolder(class_stacks, MODEL, OverlapFormat(("a",)), ""), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
 
@@ -438,11 +406,7 @@ def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path)
 @pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
 def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
     touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    folder = TruthFolder(
-        tmp_path,
-        OverlapFormat(("a", "b", "c")),
-        "",
-    )
+    folder = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b", "c")), "")
     volume = truth_in(folder, "v")
     assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
     assert volume.layers.unknown == unknown

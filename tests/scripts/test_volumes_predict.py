@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from support.in_process import run_predict
+from support.inputs import find_jobs
 from support.prediction import settings_of, volume_job, write_logits
 from support.volumes import write_nifti
 
@@ -25,7 +26,6 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference import Predictor
-from inference.inputs import InputRules, find_jobs
 from inference.pipeline import PredictionPipeline
 from inference.requested_outputs import RequestedOutputs
 from inference.tiling.planning import Tiling, choose_tiling
@@ -377,7 +377,7 @@ def channel_files(tmp_path) -> Path:
 
 
 def test_files_of_channels_are_one_case_where_the_model_takes_several(channel_files, tmp_path):
-    jobs = find_jobs([str(channel_files)], tmp_path / "out", InputRules(channels=2))
+    jobs = find_jobs([str(channel_files)], tmp_path / "out", channels=2)
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert jobs[0].size == (12, 18, 20)

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from rasterio.transform import Affine
 from support.in_process import run_train
+from support.inputs import find_jobs
 from support.launches import TINY, predict
 from support.prediction import write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
@@ -26,7 +27,6 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Place, read_grid
 from data_utils.image_io.windowed import WindowedArray
 from inference import predictor as predictor_module
-from inference.inputs import InputRules, find_jobs
 from inference.predictor import Predictor
 from runtime.errors import ModelError
 from tasks import prediction_files
@@ -146,7 +146,9 @@ def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
             scale = (33550, "d", 3, (1.0, 1.0, 0.0), True)
             corner = (33922, "d", 6, (0.0, 0.0, 0.0, left, 9.0, 0.0), True)
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=[scale, corner])
-    jobs = find_jobs([str(tmp_path / "a.tif")], tmp_path / "out", InputRules(keeps_place=True))
+    jobs = find_jobs(
+        [str(tmp_path / "a.tif")], tmp_path / "out", output_format=ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    )
     assert [job.place.transform[2] for job in jobs] == [5, 8]
 
 
@@ -416,8 +418,8 @@ def test_an_ensemble_needs_models_of_the_same_bands(tmp_path, bands):
 
 def jobs_of_bands(folder, *inputs):
     """The jobs of images of two bands in these folders."""
-    rules = InputRules(2, bands=("B08", "B04"))
-    return find_jobs([str(folder / name) for name in inputs], folder / "out", rules)
+    paths = [str(folder / name) for name in inputs]
+    return find_jobs(paths, folder / "out", channels=2, bands=("B08", "B04"))
 
 
 def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):

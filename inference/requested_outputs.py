@@ -92,7 +92,7 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
     if args.uncertainty and output_format.reader.takes_points:
         raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
     if args.polygons:
-        check_polygons(args.polygons, output_format)
+        check_polygons(output_format)
     if args.also and output_format.segments is None:
         raise SettingsError(f"--also: {output_format.outputs} of this model are not written as SEG; leave the flag out")
     flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
@@ -107,10 +107,10 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
     return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
 
 
-def check_polygons(kind: str, output_format: PredictionFormat) -> None:
+def check_polygons(output_format: PredictionFormat) -> None:
     """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
     if not output_format.writes_rasters:
         raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
-    for library in ("rasterio", "pyogrio") if kind == "gpkg" else ("rasterio",):
+    for library in ("rasterio", "pyogrio"):
         if find_spec(library) is None:
             raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")

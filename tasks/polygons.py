@@ -1,25 +1,25 @@
 """Predicted areas as polygons in the world: GeoJSON and GeoPackage."""
 
-import json
 import struct
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.gdal import gdal_errors, load_rasterio
+from data_utils.image_io.gdal import load_rasterio
 from data_utils.image_io.places import Place
 from runtime.errors import DataError, one_line
-from runtime.files import replace_path
+from runtime.files import replace_file
 from tasks.job import Job
 from tasks.prediction import PredictedImage
 
 GEOJSON = ".geojson"
-GEOPACKAGE = ".gpkg"
-POLYGONS = (GEOJSON, GEOPACKAGE)
+POLYGONS = {GEOJSON: "GeoJSON", ".gpkg": "GPKG"}  # with GDAL's names of the formats
 LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
 POLYGON = 3  # its number in WKB, well-known binary
+Rings = list[list[tuple[float, float]]]  # of a polygon
 Properties = dict[str, int | str]  # the properties of a polygon
 
 
@@ -35,31 +35,51 @@ class Areas(NamedTuple):
     properties: Sequence[Properties]
 
 
-class Polygon(NamedTuple):
-    """An area in the world.
-
-    Args:
-        rings: (x, y) of the corners, the last one again the first: the outline, counterclockwise, then its holes.
-    """
-
-    rings: list[list[tuple[float, float]]]
-    properties: Properties
-
-
 def save_polygons(image: PredictedImage, extension: str, layers: Iterable[Areas]) -> None:
-    """Write each area of a raster's prediction as a polygon."""
+    """Write each area of a raster's prediction as a polygon. Raises DataError if the file cannot hold them.
+
+    A CRS other than longitude and latitude is a member `crs` of GeoJSON, as it was in 2008 and GDAL reads it.
+    """
+    from pyogrio.raw import write
+
+    warnings.filterwarnings("ignore", "'crs' was not provided", UserWarning)
     job = image.job
-    assert job.place is not None
     load_rasterio(job.name)
-    with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"):
-        polygons = _polygons(image, layers)
-        if extension == GEOJSON:
-            write_geojson(path, job.place, polygons)
-        else:
-            write_geopackage(path, job, polygons)
+    outlines: list[bytes] = []
+    cells: dict[str, list[int | str]] = {}
+    for rings, properties in _polygons(image, layers):
+        outlines.append(well_known_binary(rings))
+        for column, value in properties.items():
+            cells.setdefault(column, []).append(value)
+    columns = []
+    for values in cells.values():
+        columns.append(np.array(values, np.int64 if isinstance(values[0], int) else object))
+    epsg = epsg_code(job.place)
+    is_named = epsg is not None and not (extension == GEOJSON and epsg == LONGITUDE_LATITUDE)
+    content = BytesIO()  # GDAL does not say if a disk is full when it closes GeoJSON
+    try:
+        write(
+            content,
+            np.array(outlines, object),
+            columns,
+            list(cells),
+            layer="polygons",
+            driver=POLYGONS[extension],
+            geometry_type="Polygon",
+            crs=f"EPSG:{epsg}" if is_named else None,
+        )
+    except (ValueError, RuntimeError) as error:  # pyogrio's errors are of both kinds
+        raise DataError(f"{job.name}: its polygons cannot be written ({one_line(error)})") from error
+    with replace_file(job.file(extension)) as file:
+        file.write(content.getbuffer())
 
 
-def _polygons(image: PredictedImage, layers: Iterable[Areas]) -> Iterator[Polygon]:
+def _polygons(image: PredictedImage, layers: Iterable[Areas]) -> Iterator[tuple[Rings, Properties]]:
+    """Each area in the world, with its properties.
+
+    Its rings are the (x, y) of the corners, the last one again the first: the outline, counterclockwise, then its
+    holes.
+    """
     from rasterio import Affine
     from rasterio.features import shapes
 
@@ -74,56 +94,7 @@ def _polygons(image: PredictedImage, layers: Iterable[Areas]) -> Iterator[Polygo
             rings = geometry["coordinates"]
             if is_mirrored:
                 rings = [ring[::-1] for ring in rings]
-            yield Polygon(rings, properties[int(number) - 1])
-
-
-def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None:
-    """Write a GeoJSON file in the CRS of a place.
-
-    A CRS other than longitude and latitude is a member `crs`, as GeoJSON had it in 2008 and GDAL reads it.
-    """
-    epsg = epsg_code(place)
-    members: dict[str, object] = {"type": "FeatureCollection"}
-    if epsg != LONGITUDE_LATITUDE:
-        members["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{epsg}"}}
-    with path.open("w", encoding="utf-8") as file:
-        file.write(f'{json.dumps(members)[:-1]}, "features": [')
-        separator = "\n"
-        for polygon in polygons:
-            geometry = {"type": "Polygon", "coordinates": polygon.rings}
-            feature = {"type": "Feature", "properties": polygon.properties, "geometry": geometry}
-            file.write(separator + json.dumps(feature))
-            separator = ",\n"
-        file.write("\n]}\n")
-
-
-def write_geopackage(path: Path, job: Job, polygons: Iterable[Polygon]) -> None:
-    """Write a GeoPackage of one layer in the CRS of a job's place. Raises DataError if it cannot be written."""
-    from pyogrio.raw import write
-
-    epsg = epsg_code(job.place)
-    outlines: list[bytes] = []
-    cells: dict[str, list[int | str]] = {}
-    for polygon in polygons:
-        outlines.append(well_known_binary(polygon.rings))
-        for column, value in polygon.properties.items():
-            cells.setdefault(column, []).append(value)
-    columns = []
-    for values in cells.values():
-        columns.append(np.array(values, np.int64 if isinstance(values[0], int) else object))
-    try:
-        write(
-            str(path),
-            np.array(outlines, object),
-            columns,
-            list(cells),
-            layer="polygons",
-            driver="GPKG",
-            geometry_type="Polygon",
-            crs=f"EPSG:{epsg}" if epsg else None,
-        )
-    except (ValueError, RuntimeError) as error:  # pyogrio's errors are of both kinds
-        raise DataError(f"{job.name}: its polygons cannot be written as a GeoPackage ({one_line(error)})") from error
+            yield rings, properties[int(number) - 1]
 
 
 def well_known_binary(rings: Iterable[Iterable[tuple[float, float]]]) -> bytes:

@@ -4,6 +4,7 @@ Modules: data_utils/image_io/gdal.py, tasks/polygons.py.
 """
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from rasterio.errors import RasterioIOError
 from rasterio.features import rasterize
 from rasterio.transform import Affine
 from support.launches import predict
@@ -28,7 +28,7 @@ from tasks.classes.write import ClassFormat
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat
-from tasks.polygons import Areas, save_polygons
+from tasks.polygons import POLYGONS, Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
 
@@ -232,24 +232,29 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
 def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
-        check_polygons("geojson", points)
+        check_polygons(points)
 
 
 SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
-def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
+def test_polygons_that_pyogrio_refuses_are_a_one_line_error(tmp_path, error):
     raw = pytest.importorskip("pyogrio.raw")
     image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
-    line = r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
+    line = r"^in/a\.tif: its polygons cannot be written \(no such layer\)$"
     with mock.patch.object(raw, "write", side_effect=error("no such layer")), pytest.raises(DataError, match=line):
         CLASSES.write(image, (".gpkg",))
 
 
-def test_a_disk_that_is_full_is_an_os_error(tmp_path):
+@pytest.mark.parametrize("extension", POLYGONS)
+def test_a_disk_that_is_full_is_an_os_error(tmp_path, extension):
     image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
-    refused = mock.patch("tasks.polygons.write_geojson", side_effect=RasterioIOError("disk full"))
-    with refused, pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"):
-        CLASSES.write(image, (".geojson",))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            CLASSES.write(image, (extension,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """The files that a call of prediction will write: none is an input, a true mask, an annotation or a model."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -19,16 +19,16 @@ FileId = tuple[int, int]  # the device and number of a file, which all of its na
 def check_written(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> None:
     """Raises DataError if a file that will be written is no file, is written twice, or is one that is read."""
     place = args.file or args.output
-    if args.file is None and args.truth and args.truth.is_dir() and _id(args.truth) == _id(args.output):
+    if args.file is None and args.truth and _id(args.truth) == _id(args.output):
         raise DataError(f"--output {place}: --truth {args.truth} would be overwritten; choose another folder")
-    read = {_id(path): use for path, use in _read_files(args, jobs)}
+    read = _read_files(args, jobs)
     for path in _written_files(args, jobs, requested):
         if not path.exists():
             continue
         if not path.is_file():
             raise DataError(f"--output {place}: {path} is there, and is no file; remove it, or choose another")
         if _id(path) in read:
-            raise DataError(f"--output {place}: {path} is {read[_id(path)]}, not to be overwritten; choose another")
+            raise DataError(f"--output {place}: {path} is read by this call, not to be overwritten; choose another")
 
 
 def check_unfinished(args: PredictSettings, unfinished: Iterable[Job], requested: RequestedOutputs) -> None:
@@ -66,29 +66,18 @@ def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: Reques
     return writers
 
 
-def _read_files(args: PredictSettings, jobs: Iterable[Job]) -> Iterator[tuple[Path, str]]:
-    """The files that a call reads, each with its use."""
-    for job in jobs:
-        for name in job.files:
-            yield Path(name), "an input"
+def _read_files(args: PredictSettings, jobs: Iterable[Job]) -> set[FileId]:
+    """The files that a call reads, each as `_id`."""
+    files = [Path(name) for job in jobs for name in job.files]
     for model in map(Path, [args.model, *args.ensemble]):
-        for path in (model, *(model / name for name in MODEL_FILES)):
-            yield path, "a file of the model"
+        files += [model, *(model / name for name in MODEL_FILES)]
     if args.truth:
-        has_predictions = args.file is None and is_recorded(args.output)
-        own = args.output.resolve() if has_predictions else None
-        for path in _files_at(args.truth):
-            if own is None or own not in path.resolve().parents:
-                yield path, "a file of --truth"
-
-
-def _files_at(path: Path) -> Iterator[Path]:
-    """The files below a folder, or the file itself."""
-    if not path.is_dir():
-        yield path
-    for folder, _, names in walk(path):
-        for name in names:
-            yield Path(folder, name)
+        truths = [Path(folder, name) for folder, _, names in walk(args.truth) for name in names]
+        if args.file is None and is_recorded(args.output):  # by an earlier call
+            own = args.output.resolve()
+            truths = [path for path in truths if own not in path.resolve().parents]
+        files += truths or [args.truth]
+    return {file_id for file_id in map(_id, files) if file_id is not None}
 
 
 def _id(path: Path) -> FileId | None:

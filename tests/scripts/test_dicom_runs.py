@@ -147,7 +147,7 @@ def test_what_was_read_stays_as_it_is(tmp_path, model):
     assert predict(model, tmp_path / "in", tmp_path / "in.dcm").returncode == 0
     refused = predict(model, tmp_path / "in", paths[0], "--overwrite")
     assert refused.returncode != 0
-    assert "is an input, not to be overwritten" in refused.stderr
+    assert "is read by this call, not to be overwritten" in refused.stderr
     assert [path.read_bytes() for path in paths] == before
 
 

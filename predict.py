@@ -123,7 +123,7 @@ def main() -> None:
         for job, result in track(pipeline.run(batches), image_count, "predicting", unit="image"):
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
-                is_written = isinstance(result, ScoreError)
+                is_written = isinstance(result, ScoreError) or job in work.finished_jobs
                 failures.append(Failure(line, is_written, has_mask=output_format.mask_file(job).exists()))
             elif result is not None:
                 scores.merge(result.scores)

@@ -19,8 +19,10 @@ from runtime.device import best_device
 from runtime.errors import ImageError
 from tasks import new_format
 from tasks.job import OVERLAY, Job
+from tasks.prediction import PredictedImage
 from tasks.prediction_files import OVERLAY_LEVEL
 from tasks.prediction_format import MaskFormat, PredictionFormat
+from tasks.scoring.masks import Score
 from unet.config import UNetConfig
 
 MAX_PIXELS = 40_000_000
@@ -36,6 +38,16 @@ STYLE = """
 .classes span {display: inline-block; width: 1em; height: 1em; margin-right: 0.5em; vertical-align: -0.15em;
   border: 1px solid grey}
 """
+
+
+class PagePipeline(PredictionPipeline):
+    """The pipeline for one image, whose predicted labels it keeps."""
+
+    labels: np.ndarray
+
+    def finish(self, image: PredictedImage) -> Score | None:
+        self.labels = image.prediction.labels
+        return super().finish(image)
 
 
 class PagePredictor:
@@ -61,20 +73,19 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file, self.predictor.config, self.output_format)
-            pipeline = PredictionPipeline(self.predictor, self.requested, finished_jobs=set())
+            pipeline = PagePipeline(self.predictor, self.requested, finished_jobs=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            return self._html(job), self._download(job)
+            return self._html(job, pipeline.labels), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows the name, not the path on this machine
             return f'<p role="alert">{escape(line)}</p>', None
 
-    def _html(self, job: Job) -> str:
+    def _html(self, job: Job, labels: np.ndarray) -> str:
         """The pictures of a prediction that was written, with the meaning of their colors; to be shown with STYLE."""
         output_format = self.output_format
         figures = [_figure("Overlay", read_image(job.file(OVERLAY), job.image.name))]
-        labels = output_format.read_written(job).labels
         if isinstance(output_format, MaskFormat):
             figures.insert(0, _figure("Mask", output_format.colors[output_format.color_numbers(labels)]))
         items = []

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -28,12 +27,16 @@ from tasks.scoring.masks import Score, ScoreError
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"
-ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed, or not at all
+ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed
 Finish = Callable[[], Score | None]  # writes and scores a job that is computed
 
 
 class PredictionPipeline:
-    """Reads, predicts, writes and scores images and volumes; jobs that were finished before are only scored."""
+    """Reads, predicts, writes and scores images and volumes.
+
+    Args:
+        finished_jobs: the jobs whose outputs exist already; these are not written again.
+    """
 
     def __init__(self, predictor: Predictor, requested: RequestedOutputs, finished_jobs: set[Job]) -> None:
         self.predictor = predictor
@@ -49,9 +52,9 @@ class PredictionPipeline:
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read the inputs of the networks ahead, in a thread.
 
-        Returns None for jobs that are finished or large: a volume may take half the memory.
+        Returns None for large jobs: a volume may take half the memory.
         """
-        if job in self.finished_jobs or job.volume or (job.size and self.predictor.needs_windows(job.size)):
+        if job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
         inputs = self.predictor.inputs(job.source, job.name)
         if not self.requested.shows_image:
@@ -64,8 +67,6 @@ class PredictionPipeline:
     def _compute(self, batch: list[ReadJob]) -> list[Finish]:
         """Predict a batch of jobs; returns a function for each that finishes it in a thread."""
         first, inputs = batch[0]
-        if first in self.finished_jobs:
-            return [partial(self._score_written, first)]
         with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
             if inputs is not None:
                 return self._compute_images([(job, inputs) for job, inputs in batch if inputs is not None])
@@ -93,7 +94,7 @@ class PredictionPipeline:
             with torch.inference_mode():  # in which the logits were computed
                 strips = logits.split(rows, dim=1)
             prediction = self._decode(job, inputs.size, iter(strips))
-            return self._finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
+            return self.finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
     def _predict_in_windows(self, job: Job) -> Score | None:
         """Predict, write and score an image that may be too large for memory."""
@@ -106,7 +107,7 @@ class PredictionPipeline:
             strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
             prediction = self._decode(job, picture.size, strips)
             missing = read_missing(picture, job.output.parent)
-            return self._finish(PredictedImage(job, picture.size, prediction, picture, missing))
+            return self.finish(PredictedImage(job, picture.size, prediction, picture, missing))
 
     def _compute_volume(self, job: Job) -> Finish:
         """Predict a volume, which may be larger than memory."""
@@ -114,7 +115,7 @@ class PredictionPipeline:
         header = read_volume_header(job.volume, job.name)
         strips = self._tracked(self.predictor.strips(job.volume, job.name), job, header.size)
         prediction = self._decode(job, header.size, strips, header.spacing)
-        return partial(self._finish, PredictedImage(job, header.size, prediction))
+        return partial(self.finish, PredictedImage(job, header.size, prediction))
 
     def _decode(
         self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor], spacing: Spacing | None = None
@@ -131,29 +132,13 @@ class PredictionPipeline:
             return strips
         return track(strips, count, job.image.name, unit="strip")
 
-    def _finish(self, image: PredictedImage) -> Score | None:
+    def finish(self, image: PredictedImage) -> Score | None:
         """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""
-        self.output_format.write(image, self.requested.extensions)
+        if image.job not in self.finished_jobs:
+            self.output_format.write(image, self.requested.extensions)
         if image.job.truth is None:
             return None
-        with _score_errors("; the prediction is written anyway"):
-            return self._score(image)
-
-    def _score_written(self, job: Job) -> Score:
-        """The score of a prediction that was written before. Raises ScoreError if it cannot be scored."""
-        assert job.size is not None
-        with _score_errors():
-            prediction = self.output_format.read_written(job, job.output.parent)
-            return self._score(PredictedImage(job, job.size, prediction))
-
-    def _score(self, image: PredictedImage) -> Score:
-        return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)
-
-
-@contextmanager
-def _score_errors(note: str = "") -> Iterator[None]:
-    """In this context, an error of a file becomes a ScoreError, with a note."""
-    try:
-        yield
-    except (DataError, OSError) as error:
-        raise ScoreError(f"{error}{note}") from error
+        try:
+            return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)
+        except (DataError, OSError) as error:
+            raise ScoreError(f"{error}; the prediction is written anyway") from error

@@ -32,10 +32,8 @@ class RequestedOutputs:
     boundary: bool = False
 
     def is_finished(self, job: Job) -> bool:
-        """Whether there is nothing to predict: all outputs exist and are newer than the input."""
+        """Whether there is nothing to write: all outputs exist and are newer than the input."""
         if self.overwrite or job.size is None:
-            return False
-        if job.place is not None and job.truth:  # its mask does not show where its image holds no data
             return False
         newest_input = max(Path(path).stat().st_mtime for path in job.files)
         for extension in self.extensions:

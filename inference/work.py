@@ -32,7 +32,7 @@ class Work:
     Args:
         jobs: all jobs of the call.
         batches: the jobs to predict, in batches that are computed together.
-        finished_jobs: the jobs whose outputs exist already; they are only scored.
+        finished_jobs: the jobs whose outputs exist already; they are predicted only to be scored.
     """
 
     jobs: list[Job]
@@ -59,17 +59,15 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job)}
     unfinished = [job for job in jobs if job not in finished_jobs]
     check_unfinished(args, unfinished, requested)
-    _say_tilings(unfinished, predictor)
+    predicted = jobs if args.truth else unfinished
+    _say_tilings(predicted, predictor)
     make_folder(args.output)
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished_jobs:
         outputs = requested.output_format.outputs
         say(f"{len(finished_jobs)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
-    batches = group_jobs(unfinished, predictor)
-    if args.truth:
-        batches += [[job] for job in jobs if job in finished_jobs]
-    return Work(jobs, batches, finished_jobs)
+    return Work(jobs, group_jobs(predicted, predictor), finished_jobs)
 
 
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: RequestedOutputs) -> list[Job]:

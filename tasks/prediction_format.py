@@ -1,4 +1,4 @@
-"""Formats of predictions: how masks are written, shown, read again and scored."""
+"""Formats of predictions: how masks are written, shown and scored."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from PIL import Image
 
 from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.dicom.write import Regions
-from data_utils.image_io.formats import PageFile, Segments, VolumeFile
+from data_utils.image_io.formats import Segments
 from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
-from runtime.errors import DataError
 from runtime.files import replace_file
 from tasks.drawing import outlined_overlay, volume_page
-from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job, MaskFile
+from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
-from tasks.scoring.masks import Score, open_mask, open_truth, score_masks, size_mismatch
+from tasks.scoring.masks import Score, open_truth, score_masks
 from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
 
@@ -107,14 +106,6 @@ class PredictionFormat(ABC):
         """
 
     @abstractmethod
-    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
-        """The prediction of a job, read from its files. Raises DataError if somebody has made them unreadable.
-
-        Args:
-            folder: where the labels of a large image lie in a file; None keeps them in memory.
-        """
-
-    @abstractmethod
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         """The score of a prediction against the truth of its job. Raises DataError if the truth cannot be used."""
 
@@ -134,11 +125,6 @@ class MaskFormat(PredictionFormat):
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
         return labels
-
-    def written_mask(self, job: Job) -> MaskFile:
-        """The mask of an image or volume that was written."""
-        path = self.mask_file(job)
-        return VolumeFile((str(path),)) if job.volume is not None else PageFile(path)
 
     def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         """A prediction (*spatial) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
@@ -205,17 +191,6 @@ class MaskFormat(PredictionFormat):
         """Write the mask."""
         nodata = free_value(self.written_values)
         save_labels(image, self.mask_file(image.job), self.mask_values, nodata)
-
-    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
-        written: MaskFile = VolumeFile((str(self.mask_file(job)),), grid_of=job.volume, segments=self.segments)
-        if not job.writes_segments:
-            written = self.written_mask(job)
-        with open_mask(written, self.reader) as mask:
-            if job.volume is not None and job.size != mask.size:
-                raise DataError(f"{mask.name}: differs in size from the volume; give --overwrite to predict it again")
-            if job.size and mask.size != job.size:
-                raise DataError(size_mismatch(mask, job.size))
-            return Prediction(mask.labels(folder))
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         with open_truth(image, self.reader) as mask:

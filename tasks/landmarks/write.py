@@ -16,7 +16,7 @@ from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.points import files
 from data_utils.sources.points.find import read_truth
-from data_utils.sources.points.spaces import from_pixels, from_voxels, to_pixels, to_voxels
+from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
@@ -27,7 +27,7 @@ from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE
-from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction import PredictedImage
 from tasks.prediction_files import save_array
 from tasks.prediction_format import PredictionFormat
 from tasks.scoring.masks import Score
@@ -103,10 +103,6 @@ class PointFormat(PredictionFormat):
     def true_points(self, path: Path) -> PointTable:
         return read_true_points(path, self.task)
 
-    def read_written(self, job: Job, folder: Path | None = None) -> Prediction:
-        table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
-        return Prediction(read_prediction(table, job))
-
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         """The score of the points; in the entry a point that has no error has None."""
         job = image.job
@@ -142,24 +138,6 @@ class PointFormat(PredictionFormat):
 def _text(name: str) -> str:
     """The name of a file for a file of UTF-8: bytes of another encoding are written as numbers."""
     return name.encode(errors="backslashreplace").decode()
-
-
-def read_prediction(table: PointTable, job: Job) -> np.ndarray:
-    """The prediction (K, n + 2) of a job, read from the table that was written for it."""
-    positions = table.positions[0]
-    assert job.size is not None
-    if job.volume is not None:
-        voxels = to_voxels(positions, table.space, read_volume_header(job.volume, job.name))
-    else:
-        voxels = to_pixels(table.source(0), (job.size[0], job.size[1]), job.name)
-    shares = (voxels + 0.5) / np.array(job.size)
-    presence: list[float] = []
-    for point in table.points(0).values():
-        if point.certainty:
-            presence.append(point.certainty.presence)
-        else:
-            presence.append(float(point.state == PRESENT))
-    return np.column_stack([shares, presence, presence])
 
 
 @lru_cache(maxsize=2)  # each process reads it once

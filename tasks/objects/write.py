@@ -7,7 +7,6 @@ import codecs
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from runtime.console import counted, say
 from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes, write_row
 from runtime.errors import DataError, one_line
 from runtime.files import replace_file
-from tasks.job import MASK, Job, MaskFile
+from tasks.job import MASK, Job
 from tasks.objects.decode import DetectedObject
-from tasks.objects.labels import LabeledObjects, label_numbers, pack_labels
+from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
 from tasks.objects.show import COLORS, color_objects, outline_objects
@@ -93,12 +92,6 @@ class ObjectFormat(MaskFormat):
         if job.volume is None and large not in files:
             files.append(large)
         return files
-
-    def written_mask(self, job: Job) -> MaskFile:
-        has_one_class = len(self.object_classes) == 1
-        if has_one_class or job.volume is not None:
-            return super().written_mask(job)
-        return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.object_classes))
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []
@@ -193,31 +186,6 @@ def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
             yield row
     except (OSError, ValueError) as error:
         raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
-
-
-@dataclass(frozen=True)
-class WrittenObjects(LabeledObjects):
-    """Objects that prediction wrote, with their classes.
-
-    Args:
-        mask: the label image.
-        table: the table of its objects.
-        names: the classes of objects.
-    """
-
-    mask: Path
-    table: Path
-    names: tuple[str, ...]
-
-    def render(self) -> np.ndarray:
-        numbers = read_mask(self.mask, str(self.mask))
-        classes = np.zeros(int(numbers.max()) + 1, np.int64)
-        for row in table_rows(self.table, IMAGE_COLUMNS):
-            number = int(row["number"])
-            if not 0 < number < len(classes) or row["class"] not in self.names:
-                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
-            classes[number] = self.names.index(row["class"]) + 1
-        return pack_labels(numbers, classes[numbers])
 
 
 def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Sequence[str]) -> None:

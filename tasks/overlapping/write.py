@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.class_map import MOST_IN_MASK
-from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.write import Regions
-from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, Segments
+from data_utils.image_io.formats import TIFF_SUFFIXES, Segments
 from runtime.errors import ImageError, SettingsError
 from runtime.files import replace_file
 from tasks.drawing import outline_classes, palette
-from tasks.job import MASK, Job, MaskFile
+from tasks.job import MASK
 from tasks.overlapping.loss import Overlapping, regions_of_model
 from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.target import Region
@@ -102,12 +101,6 @@ class OverlapFormat(BitFormat):
             nodata = free_value((0, INSIDE))
             save_labels(image, paths[bit], partial(self.class_mask, bit), nodata)
 
-    def written_mask(self, job: Job) -> MaskFile:
-        files = [str(job.file(extension)) for extension in self.extensions]
-        if job.volume is not None:
-            return layered_label(files, range(len(files)))
-        return ClassMasks(tuple(map(PageFile, files)), tuple(range(len(files))))
-
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         for bit, name in enumerate(self.classes):
             yield Areas((prediction.labels >> bit & 1).astype(np.uint8), [{"class": name}])
@@ -135,11 +128,6 @@ class PageFormat(OverlapFormat):
         with replace_file(self.mask_file(image.job)) as file:
             pages = [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))]
             write_pages(file, pages)
-
-    def written_mask(self, job: Job) -> MaskFile:
-        path = str(self.mask_file(job))
-        bits = tuple(range(len(self.classes)))
-        return ClassMasks(tuple(PageFile(path, page) for page in bits), bits)
 
 
 class RegionFormat(BitFormat):

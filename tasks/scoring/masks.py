@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,18 +65,6 @@ class OpenMask(NamedTuple):
     def parts(self) -> Iterator[slice]:
         """The rows or slices to read one after another."""
         return row_spans(self.size[0], SCORED_ROWS if len(self.size) == 2 else 1)
-
-    def labels(self, folder: Path | None = None) -> np.ndarray:
-        """The whole mask in the form of a prediction; a large one lies in a file of `folder`."""
-        labels = None
-        for part in self.parts:
-            part_labels = self.read(part).prediction
-            if labels is None:
-                labels = zeros(self.size, part_labels.dtype, folder)
-            labels[part] = part_labels
-            release(labels)
-        assert labels is not None
-        return labels
 
 
 @contextmanager

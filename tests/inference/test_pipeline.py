@@ -3,7 +3,6 @@
 Modules: inference/pipeline.py.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,31 +104,15 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name, e
     assert all(np.asarray(Image.open(job.file(extension))).shape[:2] == (3, 4) for extension in extensions)
 
 
-@pytest.fixture
-def finished_job(tmp_path) -> Job:
-    """An image whose mask is written, and which cannot be read any more; its true mask is empty."""
+def test_a_mask_that_is_there_is_scored_and_stays_as_it_is(tmp_path):
     job = picture_job(tmp_path, truth=PageFile(tmp_path / "truth.png"))
-    touch(tmp_path, "out/a.png", "truth.png")
-    job.image.write_bytes(b"cut off")
-    return job
-
-
-def test_a_mask_that_is_written_is_scored_without_its_image(finished_job):
+    touch(tmp_path, "truth.png")
+    job.output.parent.mkdir()
+    job.file(".png").write_bytes(b"edited by hand")
     predictor = Predictor(network_of())
-    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), {finished_job}).run([[finished_job]])
-    assert outcome.scores.sums.sum() == 12
-    assert outcome.boundary is None
-    writer = replace(writer_of(predictor), boundary=True)
-    ((_, outcome),) = PredictionPipeline(predictor, writer, {finished_job}).run([[finished_job]])
-    assert outcome.boundary is not None
-
-
-def test_a_mask_that_is_written_has_no_score_where_its_true_mask_cannot_be_used(tmp_path, finished_job):
-    (tmp_path / "truth.png").write_bytes(b"no picture")
-    predictor = Predictor(network_of())
-    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), {finished_job}).run([[finished_job]])
-    assert isinstance(outcome, ScoreError)
-    assert "anyway" not in str(outcome)
+    ((_, score),) = PredictionPipeline(predictor, writer_of(predictor), {job}).run([[job]])
+    assert score.scores.sums.sum() == 12
+    assert job.file(".png").read_bytes() == b"edited by hand"
 
 
 def test_a_true_mask_of_a_volume_on_a_disk_that_fails_costs_the_score_alone(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.formats import PageFile, VolumeFile
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
 from inference.requested_outputs import RequestedOutputs
@@ -83,20 +83,17 @@ def test_a_prediction_is_not_finished_while_files_are_missing_or_empty(finished,
     assert not new_writer().is_finished(finished)
 
 
-def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten_or_its_image_cannot_be_read(finished, tmp_path):
+def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten_or_its_image_cannot_be_read(finished):
     assert not new_writer(overwrite=True).is_finished(finished)
     assert not new_writer().is_finished(replace(finished, size=None))
-    assert new_writer().is_finished(replace(finished, truth=PageFile(tmp_path / "truth.png")))  # and is scored
 
 
-def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):
+def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
     place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
     job = Job(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
     for name in ("a.tif", "out.tif", "out.probabilities.tif"):
         write_at(tmp_path / name, 100)
     assert new_writer().is_finished(job)
-    # the mask does not say where the image holds no data
-    assert not new_writer().is_finished(replace(job, truth=PageFile(tmp_path / "truth.tif")))
 
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):

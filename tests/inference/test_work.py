@@ -103,7 +103,8 @@ def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_pa
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
     assert prepare_work(args, predictor, writer).batches == []
     work = prepare_work(replace(args, truth=tmp_path / "truth", mask_suffix="_x"), predictor, writer)
-    assert work.batches == [[job] for job in work.jobs]
+    assert work.batches == [work.jobs]
+    assert work.finished_jobs == {*work.jobs}
     assert [job.truth for job in work.jobs] == [PageFile(tmp_path / "truth" / f"{name}_x.png") for name in "ab"]
 
 

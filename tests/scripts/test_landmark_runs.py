@@ -103,7 +103,7 @@ def test_a_predictor_finds_the_points_of_the_files(run, folder, predicted):
     assert np.allclose([landmark.position[::-1] for landmark in landmarks], single.positions[0])
 
 
-def test_points_that_are_predicted_already_are_scored_from_their_files(run, folder, predicted, tmp_path):
+def test_points_that_are_predicted_already_are_scored_again(run, folder, predicted, tmp_path):
     shutil.copytree(predicted, tmp_path / "out")
     flags = ["--truth", folder, *WITH_ALL_FILES]
     again = predict(run.folder / "model", [folder / "images"], tmp_path / "out", *flags)
@@ -163,7 +163,7 @@ def test_scores_in_the_formats_of_other_programs_are_the_same(run, folder, of_ot
     np.testing.assert_allclose(of_other_program.scores, scores, rtol=1e-9)
 
 
-def test_points_in_the_formats_of_other_programs_are_read_again(folder, of_other_program):
+def test_points_in_the_formats_of_other_programs_are_scored_again(folder, of_other_program):
     model, output, truth = of_other_program.model, of_other_program.output, of_other_program.data
     again = predict(model, [folder / "images"], output, "--truth", truth)
     assert "24 of 24 files of points are there already" in again.stdout

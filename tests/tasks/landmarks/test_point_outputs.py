@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.points import certainties, landmarks, point_table
+from support.points import certainties, landmarks
 from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
@@ -20,35 +20,36 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.point_states import ABSENT, PRESENT
 from data_utils.sources.points.files import FORMATS, read_written
-from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.spaces import from_voxels, to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import SettingsError
 from tasks.drawing import render_points
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
-from tasks.landmarks.write import PointFormat, read_prediction
+from tasks.landmarks.write import PointFormat
 from tasks.prediction import PredictedImage, Prediction
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 
 
-def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
-    """The points (K, n + 2) that are read from the file of a prediction."""
+def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> PointTable:
+    """The points that are read from the file of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
     output_format.write(PredictedImage(job, job.size, Prediction(prediction)), output_format.extensions)
-    return output_format.read_written(job).labels
+    task = output_format.task
+    return read_written(job.file(output_format.extension), task.layout).with_names(task.names)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
     task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")
     prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
-    again = written_points(PointFormat(task), image_job(tmp_path, size=(30, 40)), prediction)
-    assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
-    present = again[:, 2] >= 0.5
-    assert present.tolist() == [True, False, True]
-    np.testing.assert_allclose(again[present, :2], prediction[present, :2], atol=1e-3)
+    table = written_points(PointFormat(task), image_job(tmp_path, size=(30, 40)), prediction)
+    np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-4)
+    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
+    shares = (to_pixels(table.source(0), (30, 40), "a") + 0.5) / (30, 40)
+    np.testing.assert_allclose(shares[[0, 2]], prediction[[0, 2], :2], atol=1e-3)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -57,22 +58,17 @@ def test_points_of_a_model_are_not_written_to_a_file_that_is_named(tmp_path, lay
         PointFormat(landmarks(layout, "pixels")).for_file(tmp_path / "a.csv")
 
 
-def test_written_points_without_a_presence_are_there_or_not(tmp_path):
-    states = np.array([[PRESENT, ABSENT, PRESENT]])
-    table = point_table("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
-    assert read_prediction(table, image_job(tmp_path, size=(9, 7)))[:, 2].tolist() == [1, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("layout", "space", "tolerance"),
     [("markups", "LPS", 1e-3), ("fcsv", "RAS", 1e-3), ("nnlandmark", "pixels", 0.2 / 3)],
 )
 def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space, tolerance):
     prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
-    again = written_points(PointFormat(landmarks(layout, space)), tilted_volume_job(tmp_path), prediction)
-    present = prediction[:, 3] >= 0.5
-    assert ((again[:, 3] >= 0.5) == present).all()
-    np.testing.assert_allclose(again[present, :3], prediction[present, :3], atol=tolerance)
+    job = tilted_volume_job(tmp_path)
+    table = written_points(PointFormat(landmarks(layout, space)), job, prediction)
+    assert table.states.tolist() == [[PRESENT, PRESENT, ABSENT]]
+    voxels = to_voxels(table.positions[0], space, read_volume_header(job.volume, "v"))
+    np.testing.assert_allclose((voxels[:2] + 0.5) / job.size, prediction[:2, :3], atol=tolerance)
 
 
 def peaks(size: tuple[int, ...], *places: tuple[int, ...] | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Predicted and written points against true ones, and whose true ones they are.
+"""Predicted points against true ones, and whose true ones they are.
 
 Modules: tasks/landmarks/write.py, inference/true_points.py.
 """
@@ -18,7 +18,6 @@ from runtime.errors import DataError
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.write import PointFormat, read_true_points
-from tasks.prediction import PredictedImage, Prediction
 
 TASK = landmarks("long", "pixels")
 
@@ -159,14 +158,6 @@ def entry_of(job: Job, prediction: np.ndarray) -> dict:
     return score_labels(PointFormat(TASK), TASK, job, prediction).entry
 
 
-@pytest.fixture
-def written_job(true_job) -> Job:
-    """The job of that image, whose predicted points are written."""
-    true_job.output.parent.mkdir()
-    PointFormat(TASK).write(PredictedImage(true_job, (30, 40), Prediction(PREDICTION)), (".csv",))
-    return true_job
-
-
 def test_points_have_an_error_where_a_point_is_present(true_job):
     entry = entry_of(true_job, PREDICTION)
     assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
@@ -174,21 +165,6 @@ def test_points_have_an_error_where_a_point_is_present(true_job):
     assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
 
 
-@pytest.mark.parametrize("step", [1, -1], ids=["as written", "in another order"])
-def test_written_points_are_scored_as_predicted_ones(written_job, step):
-    header, *lines = written_job.file(".csv").read_text().splitlines()
-    written_job.file(".csv").write_text("\n".join([header, *lines[::step], ""]))
-    of_written = entry_of(written_job, PointFormat(TASK).read_written(written_job).labels)
-    of_predicted = entry_of(written_job, PREDICTION)
-    assert of_written["errors"] == pytest.approx(of_predicted["errors"], abs=1e-3)
-
-
 def test_a_point_that_is_met_has_an_error_of_zero(true_job):
     prediction = np.array([[10.5 / 30, 10.5 / 40, 1, 1]] * 3)
     assert entry_of(true_job, prediction)["errors"] == {"nose": 0.0, "ear": None, "tail": None}
-
-
-def test_points_whose_file_is_damaged_cannot_be_read(written_job):
-    written_job.file(".csv").write_text("damaged\n")
-    with pytest.raises(DataError):
-        PointFormat(TASK).read_written(written_job)

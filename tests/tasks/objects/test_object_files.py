@@ -1,4 +1,4 @@
-"""Files of objects: masks, pictures, tables, probabilities and COCO, and masks that are read with their table.
+"""Files of objects: masks, pictures, tables, probabilities and COCO.
 
 Modules: tasks/objects/labels.py, tasks/objects/write.py.
 """
@@ -16,11 +16,9 @@ import tifffile
 import torch
 from PIL import Image
 from pycocotools import mask
-from support.prediction import image_job, score_labels, write_logits
+from support.prediction import image_job, write_logits
 from support.written_files import (
     DETECTED,
-    LABEL_ROWS,
-    LABELS,
     PLACE,
     SIZE,
     TILTED,
@@ -31,7 +29,6 @@ from support.written_files import (
 
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
-from tasks.classes.loss import Classes
 from tasks.job import MASK, PROBABILITIES, Job
 from tasks.objects import write as objects_module
 from tasks.objects.labels import AnnotatedObjects, class_indices, label_classes, label_numbers, pack_labels
@@ -41,7 +38,6 @@ from tasks.objects.write import (
     TABLE,
     VOLUME_COLUMNS,
     ObjectFormat,
-    WrittenObjects,
     place_cells,
     run_lengths,
     table_rows,
@@ -51,56 +47,6 @@ from tasks.prediction import PredictedImage, Prediction
 
 NAMES = ("nothing", "cell", "dirt")
 CELLS = ObjectFormat(("nothing", "cell"))
-
-
-def test_written_objects_may_have_gaps_in_their_numbers(tmp_path):
-    mask = write_labels(tmp_path / "gaps.png", np.array([[7, 0, 4]], np.uint16))  # somebody has erased the others
-    table = write_object_table(tmp_path / "a.csv", (4, "dirt", (0, 2, 1, 3)), (7, "cell", (0, 0, 1, 1)))
-    assert label_classes(WrittenObjects(mask, table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [(4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))],
-    ids=["number of none", "background", "another class"],
-)
-def test_written_objects_that_are_not_those_of_the_mask_are_refused(tmp_path, row):
-    table = write_object_table(tmp_path / "a.csv", row)
-    with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
-        WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
-
-
-@pytest.fixture
-def written_job(tmp_path) -> Job:
-    """An image whose objects are written, with their table."""
-    write_labels(tmp_path / "a.png")
-    job = replace(image_job(tmp_path, size=LABELS.shape), output=tmp_path / "a", root=tmp_path)
-    write_object_table(job.file(TABLE), *LABEL_ROWS)
-    return job
-
-
-def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
-    labels = ObjectFormat(NAMES).read_written(written_job).labels
-    assert np.array_equal(label_numbers(labels), LABELS)
-    assert np.array_equal(label_classes(labels), np.array([0, 1, 2, 1])[LABELS])
-
-
-def entry_of(output_format: ObjectFormat, task: Objects, job: Job) -> dict:
-    """What metrics.json says of objects that were written."""
-    return score_labels(output_format, task, job, output_format.read_written(job).labels).entry
-
-
-@pytest.mark.parametrize(
-    ("classes", "found", "precision"),
-    [((0, 1, 2, 1), 3, 1.0), ((0, 1, 2, 2), 2, 0.5)],
-    ids=["the third is a cell", "the third is dirt"],
-)
-def test_written_objects_of_several_classes_are_scored_against_annotations(written_job, classes, found, precision):
-    drawn = (LABELS.astype(int), np.array(classes))
-    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), ((1, 1), (2, 2)))
-    entry = entry_of(ObjectFormat(NAMES), Objects(Classes(NAMES)), replace(written_job, truth=truth))
-    assert entry["found"] == found
-    assert entry["ap50"] == precision
 
 
 ANNOTATED_CLASSES = [

@@ -345,7 +345,7 @@ def test_the_pieces_of_true_masks_are_objects_of_such_a_model(tmp_path):
     output_format = ObjectFormat.from_config(config)
     mask = PageFile(tmp_path / "a.png")
     with open_mask(mask, output_format.reader) as pieces:
-        assert len(np.unique(label_numbers(pieces.labels()))) == 6
+        assert len(np.unique(label_numbers(pieces.read(slice(0, pieces.size[0])).prediction))) == 6
 
 
 def test_check_data_counts_objects(tmp_path):

@@ -105,40 +105,30 @@ def test_a_true_mask_is_read_from_its_page(tmp_path):
     pages[1] = 200
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
     with open_mask(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES).reader) as mask:
-        assert mask.labels().tolist() == [[1] * 6] * 4
+        assert mask.read(slice(0, mask.size[0])).prediction.tolist() == [[1] * 6] * 4
 
 
-def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int] = (4, 6)) -> Score:
-    """The score of a written mask of 4 x 6 whose upper half is of the second class; the truth is of the first."""
+def scored(folder: Path, truth: tuple[int, int]) -> Score:
+    """The score of a prediction of 4 x 6 whose upper half is of the second class; the truth is of the first."""
     Image.fromarray(np.zeros(truth, np.uint8)).save(folder / "truth.png")
-    values = np.zeros(mask, np.uint8)
-    values[: mask[0] // 2] = 1
-    Image.fromarray(values).save(folder / "a.png")
+    labels = np.zeros((4, 6), np.uint8)
+    labels[:2] = 1
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
     job = Job(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
-    image = PredictedImage(job, (4, 6), output_format.read_written(job, folder))
-    return output_format.score(Classes(("a", "b")), image, boundary=False)
+    return score_labels(output_format, Classes(("a", "b")), job, labels)
 
 
 @pytest.mark.parametrize(("truth", "count"), [((4, 6), 12), ((2, 3), 3), ((8, 12), 48)])
-def test_a_written_mask_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, count):
+def test_a_prediction_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, count):
     score = scored(tmp_path, truth)
     assert score.scores.sums.tolist() == [[count, count], [0, 0]]
     assert score.entry == {"mean_iou": 0.25, "pixel_accuracy": 0.5}
     assert area_report([score.areas], ("a", "b"))["by_class"]["b"]["false"] == 1
 
 
-@pytest.mark.parametrize(
-    ("truth", "mask", "line"),
-    [
-        ((4, 6), (8, 12), r"a\.png: is 8 x 12, but the image 4 x 6$"),
-        ((4, 12), (4, 6), r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"),
-    ],
-    ids=["mask", "truth"],
-)
-def test_a_written_mask_is_not_scored_where_sizes_do_not_fit(tmp_path, truth, mask, line):
-    with pytest.raises(DataError, match=line):
-        scored(tmp_path, truth, mask)
+def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"):
+        scored(tmp_path, (4, 12))
 
 
 def test_a_true_mask_that_is_gone_is_named(tmp_path):

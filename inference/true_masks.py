@@ -161,16 +161,19 @@ class TruthFolder:
     def _as_read(self, mask: MaskFile, job: Job) -> MaskFile:
         """A true mask on the grid of its image if both have a place; a TIFF is a picture where no places are read.
 
-        A label of DICOM lies on the grid of its volume, and its segments are classes of the model.
+        A label whose own file does not say where it lies is on the grid of its volume, and the segments of a label of
+        DICOM are classes of the model.
         """
-        if job.volume is not None:
-            files = mask.paths if isinstance(mask, VolumeFile) else source_files(mask)
-            if files and is_label(Path(files[0])):
-                return VolumeFile(files, grid_of=job.volume, segments=self._segments(files))
+        files = source_files(mask)
+        if job.volume is not None and files:
+            label = mask if isinstance(mask, VolumeFile) else VolumeFile(files)
+            if is_label(Path(files[0])):
+                label = VolumeFile(files, segments=self._segments(files))
+            return label._replace(grid_of=job.volume, spacing=job.spacing)
         if not isinstance(mask, PageFile):
             return mask
         if not (self.config.preprocess.place or self.config.preprocess.bands):
-            if job.volume is None and is_tiff(mask.path):
+            if is_tiff(mask.path):
                 return PageFile(str(mask.path), mask.page, reads_place=False)
             return mask
         if mask.page or job.place is None or not job.size:

@@ -193,8 +193,8 @@ class MaskFormat(PredictionFormat):
         save_labels(image, self.mask_file(image.job), self.mask_values, nodata)
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
-        with open_truth(image, self.reader) as mask:
-            return score_masks(task, image, mask, boundary=boundary)
+        with open_truth(image, self.reader) as (true_size, parts):
+            return score_masks(task, image, true_size, parts, boundary=boundary)
 
 
 def legend_of_shares(colors: np.ndarray, names: Sequence[str], shares: Sequence[float]) -> list[LegendEntry]:

@@ -223,7 +223,7 @@ class MaskReader(TargetReader):
         """What to decode in place of a mask, and its reader; both are unchanged if values alone make the target.
 
         Args:
-            whole: whether the mask is read whole; else in windows.
+            whole: whether the target is that of the whole mask; else each window is a mask of its own.
         """
         return source, self
 
@@ -259,8 +259,9 @@ class MaskReader(TargetReader):
         return target.map_with_unknown(lambda labels, _: resize_mask(labels, size))
 
     @contextmanager
-    def open_window(self, record: Record) -> Iterator[TargetWindows]:
-        source, reader = self.prepared(record["target"], record["name"], whole=False)
+    def open_window(self, record: Record, *, whole: bool = False) -> Iterator[TargetWindows]:
+        """A context with the `TargetWindows` of a large image; `whole` is that of `prepared`."""
+        source, reader = self.prepared(record["target"], record["name"], whole=whole)
         with open_source(source) as picture:
             yield TargetWindows(picture.size, partial(reader._read_window, picture, record))
 
@@ -268,7 +269,9 @@ class MaskReader(TargetReader):
         """The `window` of the target of a mask resized to `size` (H, W)."""
         rows, columns = nearest_pixels(picture.size, size, window)
         name = record["name"]
-        values = read_mask(picture, name, box=Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
+        has_colors = self.class_map is not None and self.class_map.has_colors
+        box = Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        values = read_mask(picture, name, colors=has_colors, box=box)
         resized_values = values[rows - rows[0]][:, columns - columns[0]]
         return self.target_for_record(self.target_from_mask(resized_values, name), record)
 

@@ -1,6 +1,6 @@
 """Scoring the mask of an image or a volume against its true mask, at the true mask's own size."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.formats import VolumeFile, source_files
 from data_utils.image_io.places import PlacedMask
-from data_utils.image_io.reader import open_source, read_mask
-from data_utils.image_io.resize import nearest, same_proportions
-from data_utils.image_io.volume_formats import STACK_SUFFIXES
-from data_utils.image_io.volumes import read_label_volume, read_volume_header, same_grid
+from data_utils.image_io.reader import check_sizes
+from data_utils.image_io.resize import nearest
+from data_utils.image_io.volumes import read_volume_header, same_grid
 from data_utils.loading.image_input import hide_missing
+from data_utils.sources.records import Record
 from data_utils.target import Target
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.reader import MaskReader, TargetWindows
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
-from tasks.job import Job, MaskFile, PointRow
+from tasks.job import PointRow
 from tasks.prediction import PredictedImage
 from tasks.scoring.areas import count_areas
 from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
@@ -48,98 +48,52 @@ class Score(NamedTuple):
     areas: np.ndarray | None = None
 
 
-class OpenMask(NamedTuple):
-    """A mask that can be read in parts.
+Parts = Iterator[tuple[slice, Target]]  # the rows of an image or the slices of a volume, some at a time; their target
 
-    Args:
-        name: its name in messages.
-        size: (H, W) or (D, H, W).
-        read: returns the target of some rows (n, W) of an image's mask, or of some slices (n, H, W) of a volume's.
+
+@contextmanager
+def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[tuple[tuple[int, ...], Parts]]:
+    """The size of the true mask of an image or volume, and its parts.
+
+    Raises DataError if it is of another image or grid.
     """
-
-    name: str
-    size: tuple[int, ...]
-    read: Callable[[slice], Target]
-
-    @property
-    def parts(self) -> Iterator[slice]:
-        """The rows or slices to read one after another."""
-        return row_spans(self.size[0], SCORED_ROWS if len(self.size) == 2 else 1)
-
-
-@contextmanager
-def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
-    """A mask, of which an image's is read one window at a time if its format allows it."""
-    if isinstance(mask, VolumeFile):
-        values, header = read_label_volume(mask, mask.paths[0])
-        yield OpenMask(mask.paths[0], header.size, reader.target_from_volume(values, mask.paths[0]).at)
-        return
-    if isinstance(mask, ClassMasks | PlacedMask):
-        name = mask.name
-    elif isinstance(mask, RenderedMask):
-        name = "the true objects"  # the object that renders them names the file
+    job, truth = image.job, image.job.truth
+    assert truth is not None
+    assert not isinstance(truth, PointRow)
+    if isinstance(truth, ClassMasks | PlacedMask):
+        name = truth.name
     else:
-        name = str(mask.path)
-    source, reader = reader.prepared(mask, name)
-    has_colors = reader.class_map is not None and reader.class_map.has_colors
-    with open_source(source) as picture:
-
-        def read(rows: slice) -> Target:
-            values = read_mask(picture, name, colors=has_colors, box=picture.rows(rows.start, rows.stop))
-            return reader.target_from_mask(values, name)
-
-        yield OpenMask(name, picture.size, read)
-
-
-@contextmanager
-def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[OpenMask]:
-    """The true mask of an image or volume. Raises DataError if it is of another image or grid."""
-    job, size = image.job, image.size
-    assert job.truth is not None
-    assert not isinstance(job.truth, PointRow)
+        name = next(iter(source_files(truth)), "the true objects")  # the object that renders them names the file
+    record: Record = {"image": str(job.image), "target": truth, "name": name}
     if job.volume is not None:
-        yield _open_true_volume(job, reader)
+        if not isinstance(truth, VolumeFile):
+            raise DataError("the true objects of a volume are a label volume, and no annotations")
+        header = read_volume_header(job.volume, job.name)
+        target = reader.read_volume(record, header)
+        if not same_grid(read_volume_header(truth, name), header):
+            raise DataError(f"{name}: its affine differs from the volume's; resample it to the grid of the volume")
+        yield header.size, ((plane, target.at(plane)) for plane in row_spans(header.size[0], 1))
         return
-    with open_mask(job.truth, reader) as truth:
-        if not same_proportions(truth.size[:2], size[:2]):  # type: ignore[arg-type]  # of an image
-            raise DataError(f"{size_mismatch(truth, size)}; they differ in proportions")
-        yield truth
+    with reader.open_window(record, whole=True) as windows:
+        check_sizes(name, (image.size[0], image.size[1]), windows.size)
+        yield windows.size, _strips(windows)
 
 
-def size_mismatch(mask: OpenMask, size: tuple[int, ...]) -> str:
-    """The message for a mask that is not of the size of its image."""
-    return f"{mask.name}: is {mask.size[0]} x {mask.size[1]}, but the image {size[0]} x {size[1]}"
+def _strips(windows: TargetWindows) -> Parts:
+    height, width = windows.size
+    for rows in row_spans(height, SCORED_ROWS):
+        yield rows, windows.read(windows.size, ((rows.start, rows.stop), (0, width)))
 
 
-def _open_true_volume(job: Job, reader: MaskReader) -> OpenMask:
-    """The true mask of a volume. Raises DataError if it lies on another grid."""
-    mask = job.truth
-    assert job.volume is not None
-    assert not isinstance(mask, ClassMasks | PointRow | None)
-    if isinstance(mask, RenderedMask):
-        raise DataError("the true objects of a volume are a label volume, and no annotations")
-    volume = mask if isinstance(mask, VolumeFile) else VolumeFile((str(mask.path),))
-    truth = volume.paths[0]
-    header = read_volume_header(job.volume, job.name)
-    volume = volume._replace(grid_of=job.volume)
-    if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
-        volume = volume._replace(spacing=header.spacing)
-    values, truth_header = read_label_volume(volume, truth)
-    if truth_header.size != header.size:
-        true_size = " x ".join(map(str, truth_header.size))
-        size = " x ".join(map(str, header.size))
-        raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
-    if not same_grid(truth_header, header):
-        raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-    return OpenMask(truth, header.size, reader.target_from_volume(values, truth).at)
-
-
-def score_masks(task: Task, image: PredictedImage, truth: OpenMask, *, boundary: bool = False) -> Score:
+def score_masks(
+    task: Task, image: PredictedImage, true_size: tuple[int, ...], parts: Parts, *, boundary: bool = False
+) -> Score:
     """The score of a prediction; where the image holds no data, the truth is unknown.
 
     If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
 
     Args:
+        true_size, parts: as `open_truth` gives them.
         boundary: whether boundaries of images, or surfaces of volumes, are scored too.
     """
     job, missing = image.job, image.missing
@@ -147,11 +101,10 @@ def score_masks(task: Task, image: PredictedImage, truth: OpenMask, *, boundary:
     scores = task.new_scores(1)
     pred = true = None
     if task.has_exclusive_classes:
-        pred = zeros(truth.size, "uint8", job.output.parent)
-        true = zeros(truth.size, "uint8", job.output.parent)
-    for part in truth.parts:
-        target = truth.read(part)
-        under = _pixels_under(part, truth.size, labels.shape)
+        pred = zeros(true_size, "uint8", job.output.parent)
+        true = zeros(true_size, "uint8", job.output.parent)
+    for part, target in parts:
+        under = _pixels_under(part, true_size, labels.shape)
         part_labels = labels[under]
         if missing is not None:
             target = hide_missing(target, missing[under])

@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from PIL import Image
 from support.inputs import find_jobs
-from support.prediction import touch
+from support.prediction import touch, true_labels
 from support.written_files import PLACE
 
 from data_utils.class_map import ClassMap
@@ -27,7 +27,6 @@ from tasks.job import Job, MaskFile
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import MaskFormat
-from tasks.scoring.masks import open_mask
 from unet.config import Preprocess, UNetConfig
 
 CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
@@ -277,8 +276,7 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     truths = TruthFolder(tmp_path, MODEL, OverlapFormat(("right", "left")))
     (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
-    with open_mask(job.truth, truths.output_format.reader) as mask:
-        np.testing.assert_array_equal(mask.read(slice(0, mask.size[0])).prediction, [[2, 3, 1, 0]] * 3)
+    np.testing.assert_array_equal(true_labels(job.truth, truths.output_format), [[2, 3, 1, 0]] * 3)
 
 
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
@@ -356,7 +354,7 @@ def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     (job,) = pages_of("v")
     inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
     (scored,) = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
-    assert scored.truth == PageFile(tmp_path / "v.tif")
+    assert scored.truth == VolumeFile((str(tmp_path / "v.tif"),), grid_of=VolumeFile(("v.tif",)))
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.formats import PageFile, VolumeFile
+from data_utils.image_io.formats import VolumeFile
 from inference import Predictor
 from inference.predict_settings import PredictSettings, parse_args
 from inference.requested_outputs import RequestedOutputs
 from support.volumes import write_volume
 from tasks import new_format
 from tasks.classes.scores import ClassScores
-from tasks.job import MASK, Job
+from tasks.job import MASK, Job, MaskFile
 from tasks.prediction import PredictedImage, Prediction, decode_strips
-from tasks.prediction_format import PredictionFormat
+from tasks.prediction_format import MaskFormat, PredictionFormat
 from tasks.scoring.masks import Score
 from tasks.task import Task
 from unet import UNet
@@ -43,12 +43,13 @@ def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 
 def volume_job(folder: Path, truth: Path | None) -> Job:
     """The job of a volume, which is written."""
     image = write_volume(folder / "image.nii", np.zeros((3, 4, 5), np.float32))
+    volume = VolumeFile((str(image),))
     return Job(
         image=image,
         size=(3, 4, 5),
         output=folder / "out" / "image",
-        truth=truth and PageFile(truth),
-        volume=VolumeFile((str(image),)),
+        truth=truth and VolumeFile((str(truth),), (2.0, 1.0, 1.0), grid_of=volume),
+        volume=volume,
     )
 
 
@@ -92,6 +93,13 @@ def score_labels(
     """The score of a prediction; `fields` holds further fields of `Prediction`."""
     image = PredictedImage(job, job.size or labels.shape, Prediction(labels, **fields))
     return output_format.score(task, image, boundary=boundary)
+
+
+def true_labels(truth: MaskFile, output_format: MaskFormat) -> np.ndarray:
+    """A true mask of an image in the form of a prediction (H, W)."""
+    with output_format.reader.open_window({"image": "a", "target": truth, "name": "truth"}, whole=True) as windows:
+        height, width = windows.size
+        return windows.read(windows.size, ((0, height), (0, width))).prediction
 
 
 def settings_of(*words: str, **changes: object) -> PredictSettings:

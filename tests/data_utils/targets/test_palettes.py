@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
+from support.prediction import true_labels
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from tasks.classes.write import ClassFormat
-from tasks.scoring.masks import open_mask
 from train_utils.check_data import check_data
 
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0]], np.uint8)
@@ -90,6 +90,6 @@ def test_numbers_that_are_named_stay_classes_with_a_line(tmp_path):
 def test_a_true_mask_with_a_palette_is_compared_by_its_colors(tmp_path):
     class_map = load_info(write(tmp_path, in_an_order_of_its_own)).reader.class_map
     for file in ("0.png", "1.png"):
-        with open_mask(PageFile(tmp_path / "train" / "masks" / file), ClassFormat(class_map).reader) as mask:
-            colors = np.array(class_map.values)[mask.read(slice(0, mask.size[0])).prediction]
+        mask = PageFile(tmp_path / "train" / "masks" / file)
+        colors = np.array(class_map.values)[true_labels(mask, ClassFormat(class_map))]
         assert (colors == np.asarray(Image.open(tmp_path / "train" / "images" / file))).all()

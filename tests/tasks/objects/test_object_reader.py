@@ -14,6 +14,7 @@ from PIL import Image
 from scipy.ndimage import label
 from support.data_sets import load_info
 from support.objects import Masks, numbered, picture, write_discs
+from support.prediction import true_labels
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile, RenderedMask
@@ -26,7 +27,6 @@ from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader, boxed_objects, object_shapes
 from tasks.objects.write import ObjectFormat
-from tasks.scoring.masks import open_mask
 from train_utils.check_data import check_data
 from unet.config import UNetConfig
 
@@ -343,9 +343,8 @@ def test_the_pieces_of_true_masks_are_objects_of_such_a_model(tmp_path):
     Image.fromarray(values).save(tmp_path / "a.png")
     config = UNetConfig(2, task=Objects(in_pieces=True).to_config())
     output_format = ObjectFormat.from_config(config)
-    mask = PageFile(tmp_path / "a.png")
-    with open_mask(mask, output_format.reader) as pieces:
-        assert len(np.unique(label_numbers(pieces.read(slice(0, pieces.size[0])).prediction))) == 6
+    pieces = true_labels(PageFile(tmp_path / "a.png"), output_format)
+    assert len(np.unique(label_numbers(pieces))) == 6
 
 
 def test_check_data_counts_objects(tmp_path):

@@ -10,11 +10,13 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from support.prediction import image_job, matrix_of, score_labels
+from support.prediction import image_job, matrix_of, score_labels, true_labels
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
+from data_utils.target import Target
 from runtime.errors import DataError
+from runtime.scratch import row_spans
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
 from tasks.classes.write import ClassFormat
@@ -27,16 +29,21 @@ from tasks.overlapping.target import OverlapTarget
 from tasks.prediction import PredictedImage, Prediction
 from tasks.scoring.areas import area_report
 from tasks.scoring.boundary import boundary_scores
-from tasks.scoring.masks import OpenMask, Score, open_mask, score_masks
+from tasks.scoring.masks import Parts, Score, score_masks
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 TASK = Classes(CLASSES.names)
 SIZES = pytest.mark.parametrize("size", [(7, 5), (14, 10), (3, 2), (600, 300)])
 
 
-def true_mask(truth: np.ndarray) -> OpenMask:
-    """A true mask of class indices."""
-    return OpenMask("truth.png", truth.shape, lambda part: ClassTarget(truth[part]))
+def parts_of(truth: Target) -> Parts:
+    """A true mask, some rows at a time."""
+    return ((rows, truth.at(rows)) for rows in row_spans(truth.shape[0], 256))
+
+
+def score_of(image: PredictedImage, truth: np.ndarray, **options: bool) -> Score:
+    """The score of an image with a true mask of class indices."""
+    return score_masks(TASK, image, truth.shape, parts_of(ClassTarget(truth)), **options)
 
 
 def predicted(labels: np.ndarray, missing: np.ndarray | None = None, **fields: object) -> PredictedImage:
@@ -56,11 +63,11 @@ def test_the_predicted_pixel_under_the_center_of_each_true_one_counts(size):
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     certainty = rng.random((7, 5)).astype(np.float32)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)
-    score = score_masks(TASK, predicted(pred, certainty=certainty), true_mask(truth), boundary=True)
+    score = score_of(predicted(pred, certainty=certainty), truth, boundary=True)
     under = pixels_under(size)
     assert score.scores.sums.tolist() == matrix_of(pred[under], truth)
     assert score.entry["boundary_iou"] == boundary_scores(pred[under], truth, 3).to_json()["boundary_iou"]
-    whole = score_masks(TASK, predicted(pred[under], certainty=certainty[under]), true_mask(truth))
+    whole = score_of(predicted(pred[under], certainty=certainty[under]), truth)
     assert torch.equal(score.scores.reliability, whole.scores.reliability)
     assert np.array_equal(score.areas, whole.areas)
 
@@ -72,7 +79,7 @@ def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_coun
     missing = rng.random((7, 5)) < 0.4
     truth = rng.integers(0, 3, size, np.uint8)
     image = predicted(pred, missing, certainty=np.full((7, 5), 0.9, np.float32))
-    scores = score_masks(TASK, image, true_mask(truth)).scores
+    scores = score_of(image, truth).scores
     under = pixels_under(size)
     assert scores.sums.tolist() == matrix_of(pred[under], np.where(missing[under], 255, truth))
     assert scores.reliability[:, 0].sum() == (~missing[under]).sum()
@@ -83,10 +90,10 @@ def test_each_class_that_overlaps_is_as_sure_as_under_the_centers_of_true_pixels
     certainty = rng.random((2, 6, 4)).astype(np.float32)
     pred = np.where(certainty[1] > 0.5, 2, 0).astype(np.int32)
     truth = OverlapTarget(np.full((3, 2), 2, np.int32), np.full((3, 2), 3, np.int32))
-    mask = OpenMask("truth.png", (3, 2), truth.at)
     task = Overlapping(("a", "b"))
-    scores = score_masks(task, predicted(pred, certainty=certainty), mask).scores
-    whole = score_masks(task, predicted(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2]), mask).scores
+    scores = score_masks(task, predicted(pred, certainty=certainty), (3, 2), parts_of(truth)).scores
+    smaller = predicted(pred[1::2, 1::2], certainty=certainty[:, 1::2, 1::2])
+    whole = score_masks(task, smaller, (3, 2), parts_of(truth)).scores
     assert torch.equal(scores.reliability, whole.reliability)
     assert scores.reliability[:, 0].sum() == 12  # 6 pixels of 2 classes
 
@@ -95,7 +102,7 @@ def test_an_object_that_lies_in_several_parts_is_one():
     ids = np.zeros((600, 3), np.int32)
     ids[1:500, :2] = 7
     truth = ObjectTarget((ids > 0).astype(np.uint8), ids)
-    score = score_masks(Objects(), predicted(pack_labels(ids, ids > 0)), OpenMask("truth.png", ids.shape, truth.at))
+    score = score_masks(Objects(), predicted(pack_labels(ids, ids > 0)), ids.shape, parts_of(truth))
     assert score.entry == {"ap50": 1, "objects": 1, "predicted": 1, "found": 1, "split": 0, "merged": 0}
     assert score.areas is None
 
@@ -104,8 +111,7 @@ def test_a_true_mask_is_read_from_its_page(tmp_path):
     pages = np.full((2, 4, 6), 10, np.uint8)
     pages[1] = 200
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    with open_mask(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES).reader) as mask:
-        assert mask.read(slice(0, mask.size[0])).prediction.tolist() == [[1] * 6] * 4
+    assert true_labels(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES)).tolist() == [[1] * 6] * 4
 
 
 def scored(folder: Path, truth: tuple[int, int]) -> Score:
@@ -127,7 +133,7 @@ def test_a_prediction_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, coun
 
 
 def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"):
+    with pytest.raises(DataError, match=r"truth\.png: image is 4 x 6, its mask 4 x 12 .*; they differ in proportions"):
         scored(tmp_path, (4, 12))
 
 

@@ -98,8 +98,8 @@ EMPTY = np.zeros((3, 4, 5), np.uint8)
 @pytest.mark.parametrize(
     ("truth", "spacing", "line"),
     [
-        (EMPTY[:2], (2.0, 1.0, 1.0), r"truth\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"),
-        (EMPTY[:, :, :4], (2.0, 1.0, 1.0), r"truth\.nii: is 3 x 4 x 4, but the volume 3 x 4 x 5 \(z, y, x\)"),
+        (EMPTY[:2], (2.0, 1.0, 1.0), r"truth\.nii: image is 3 x 4 x 5, its label 2 x 4 x 5"),
+        (EMPTY[:, :, :4], (2.0, 1.0, 1.0), r"truth\.nii: image is 3 x 4 x 5, its label 3 x 4 x 4"),
         (EMPTY, (3.0, 1.0, 1.0), r"truth\.nii: its affine differs from the volume's"),
     ],
     ids=["shorter", "narrower", "coarser"],

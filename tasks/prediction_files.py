@@ -107,11 +107,9 @@ def save_array(file: Any, array: np.ndarray) -> None:
             release(array)
 
 
-def save_overlay(
-    image: PredictedImage, labels: np.ndarray, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> None:
-    """Write the picture of an image; `draw` draws `labels` (n, W) on rows (n, W, 3) of the image."""
-    picture, name = image.picture, image.job.name
+def save_overlay(image: PredictedImage, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+    """Write the picture of an image; `draw` draws rows (n, W) of its prediction on rows (n, W, 3) of the image."""
+    picture, labels, name = image.picture, image.prediction.labels, image.job.name
     assert picture is not None
     height, width = labels.shape
     limits = None

@@ -130,13 +130,9 @@ class MaskFormat(PredictionFormat):
         """A prediction (*spatial) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
         return labels
 
-    def drawn(self, labels: np.ndarray) -> np.ndarray:
-        """What `overlay` draws of a prediction (H, W)."""
-        return labels
-
-    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Rows (n, W, 3) uint8 of an image with rows (n, W) of `drawn` on them."""
-        return outlined_overlay(image, drawn, self.colors)
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Rows (n, W, 3) uint8 of an image with the same rows (n, W) of its prediction on them."""
+        return outlined_overlay(image, labels, self.colors)
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
@@ -180,7 +176,7 @@ class MaskFormat(PredictionFormat):
     def _write_overlay(self, image: PredictedImage) -> None:
         job, labels = image.job, image.prediction.labels
         if job.volume is None:
-            save_overlay(image, self.drawn(labels), self.overlay)
+            save_overlay(image, self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
         picture = volume_page(voxels, self.color_numbers(labels), self.colors, header.spacing)

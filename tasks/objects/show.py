@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from runtime.scratch import release, row_spans
 from tasks.drawing import GREY, RED, contours, darken, outline_width, palette, readable_colors, to_rgb
-from tasks.objects.labels import label_classes, label_numbers, touching_pairs
+from tasks.objects.labels import label_classes, label_numbers
 from tasks.objects.reader import ObjectReader
 from tasks.objects.scores import Matches, Overlaps
 from tasks.section import Section
@@ -43,8 +42,8 @@ class ObjectSection(Section):
         title, errors = object_errors(image, truth, pred)
         return {
             "image": to_rgb(image),
-            "truth": outline_objects(image, color_objects(truth)),
-            "prediction": outline_objects(image, color_objects(pred)),
+            "truth": outline_objects(image, truth),
+            "prediction": outline_objects(image, pred),
             title: errors,
         }
 
@@ -80,52 +79,15 @@ def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tup
     return f"errors: {', '.join(texts)}" if texts else "errors", picture
 
 
-def outline_objects(image: np.ndarray, color_numbers: np.ndarray) -> np.ndarray:
-    """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
+def outline_objects(image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) with the outlines of objects, labels (H, W) as `pack_labels` makes them; uint8 (H, W, 3)."""
     picture = to_rgb(image).copy()
-    edges = contours(color_numbers, outline_width(color_numbers))
-    picture[edges] = readable_colors(COLORS[color_numbers[edges]], below=picture[edges])
+    edges = contours(label_numbers(labels), outline_width(labels))
+    picture[edges] = readable_colors(COLORS[color_objects(labels[edges])], below=picture[edges])
     return picture
 
 
 def color_objects(labels: np.ndarray) -> np.ndarray:
-    """(*spatial) uint8: the color, as an index of COLORS, of each pixel's object; objects that touch differ in it.
-
-    Args:
-        labels: as `pack_labels` makes them; their numbers may have gaps.
-    """
-    present = [np.zeros(1, labels.dtype)]
-    pairs = []
-    for rows in row_spans(len(labels)):
-        numbers = label_numbers(labels[rows.start : rows.stop + 1])  # with the first row of the next ones
-        present.append(np.unique(numbers))
-        pairs.append(touching_pairs(numbers))
-        release(labels)
-    all_numbers = np.unique(np.concatenate(present))
-    touching = np.searchsorted(all_numbers, np.unique(np.concatenate(pairs), axis=0))
-    color_of_number = _choose_colors(len(all_numbers) - 1, touching.tolist())
-    color_numbers = np.zeros(labels.shape, np.uint8)
-    for rows in row_spans(len(labels)):
-        color_numbers[rows] = color_of_number[np.searchsorted(all_numbers, label_numbers(labels[rows]))]
-        release(labels)
-    return color_numbers
-
-
-def _choose_colors(count: int, pairs: list[list[int]]) -> np.ndarray:
-    """(count + 1,) uint8: a color for each number, which no number that it touches has.
-
-    Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
-    color.
-    """
-    neighbors: dict[int, list[int]] = {}
-    for first, second in pairs:
-        neighbors.setdefault(second, []).append(first)
-    color_numbers = np.arange(count + 1)
-    color_numbers[1:] = color_numbers[:-1] % OBJECT_COLORS + 1
-    for number in sorted(neighbors):
-        taken = set(color_numbers[neighbors[number]].tolist())
-        for _ in range(OBJECT_COLORS):
-            if color_numbers[number] not in taken:
-                break
-            color_numbers[number] = color_numbers[number] % OBJECT_COLORS + 1
-    return color_numbers.astype(np.uint8)
+    """(*spatial) uint8: the color, as an index of COLORS, of each label's object."""
+    numbers = label_numbers(labels)
+    return np.where(numbers > 0, numbers % OBJECT_COLORS + 1, 0).astype(np.uint8)

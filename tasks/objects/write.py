@@ -69,11 +69,8 @@ class ObjectFormat(MaskFormat):
     def color_numbers(self, labels: np.ndarray) -> np.ndarray:
         return color_objects(labels)
 
-    def drawn(self, labels: np.ndarray) -> np.ndarray:
-        return color_objects(labels)
-
-    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        return outline_objects(image, drawn)
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outline_objects(image, labels)
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         numbers = np.unique(label_numbers(labels))

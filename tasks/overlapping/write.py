@@ -60,8 +60,8 @@ class BitFormat(MaskFormat):
             color_numbers[labels >> bit & 1 == 1] = bit + 1
         return color_numbers
 
-    def overlay(self, image: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        return outline_classes(image, drawn, self.colors[1:])
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outline_classes(image, labels, self.colors[1:])
 
     def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         shares = [float((labels >> bit & 1).mean()) for bit in range(len(self.classes))]

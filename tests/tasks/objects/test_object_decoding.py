@@ -18,9 +18,8 @@ from tasks.objects.decode import (
     separate_objects,
     unpack_pixels,
 )
-from tasks.objects.labels import LEVELS, has_hole, holes, label_classes, label_numbers, pack_labels, touching_pairs
+from tasks.objects.labels import LEVELS, has_hole, holes, label_classes, label_numbers, touching_pairs
 from tasks.objects.loss import PEAKS, Objects, choose_objects
-from tasks.objects.show import OBJECT_COLORS, color_objects
 
 
 def noisy_pixels(size: tuple[int, ...], seed: int) -> np.ndarray:
@@ -219,20 +218,6 @@ def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
         for pair in zip(along[:-1].ravel().tolist(), along[1:].ravel().tolist(), strict=True):
             pairs.add((min(pair), max(pair)))
     assert touching_pairs(numbers).tolist() == sorted([low, high] for low, high in pairs if 0 < low < high)
-
-
-SCATTERED = 10**6 * np.random.default_rng(0).permutation(360).reshape(30, 12).repeat(3, 0).repeat(3, 1)
-# they meet in row 64, where one strip of rows ends and the next begins
-IN_STRIPS = np.arange(1, 25).reshape(2, 12).repeat(64, 0).repeat(10, 1)
-
-
-@pytest.mark.parametrize("numbers", [SCATTERED, IN_STRIPS], ids=["scattered", "in strips"])
-def test_colors_of_touching_objects_differ(numbers):
-    color_numbers = color_objects(pack_labels(numbers, numbers > 0))
-    assert (color_numbers[numbers == 0] == 0).all()
-    assert color_numbers.max() <= OBJECT_COLORS
-    for first, second in touching_pairs(numbers):
-        assert color_numbers[numbers == first][0] != color_numbers[numbers == second][0]
 
 
 def test_a_hole_has_no_way_out_through_sides_or_corners():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from data_utils.image_io.resize import resize_image, resize_mask
+from data_utils.image_io.resize import resize_mask
 from unet.config import IGNORE_INDEX, MaskValue
 
 GREY = (128, 128, 128)
@@ -26,8 +26,7 @@ RADIUS_SHARE = 1 / 150  # the radius of a point, as a share of the longer side o
 LINE_COLOR = (255, 255, 255)  # from a predicted point to the true one
 LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
 
-PAGE_SIDE = 320  # pixels of a volume's longest side on its page
-PAGE_SLICES = 4  # slices of each plane on a volume's page
+SHOWN_VOXELS = 3  # voxels through which slices of a predicted volume are shown
 OTHER_AXES = ((1, 2), (0, 2), (0, 1))  # the axes of a slice along each axis
 
 Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): the values shown as black and as white
@@ -301,6 +300,17 @@ def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(voxel)
 
 
+def spread_voxels(mask: np.ndarray) -> list[list[int]]:
+    """`SHOWN_VOXELS` voxels (z, y, x), spread along each axis over the slices of (D, H, W) that are not all 0."""
+    positions = []
+    for axis in range(3):
+        occupied = np.flatnonzero(mask.any(axis=OTHER_AXES[axis]))
+        if not len(occupied):
+            occupied = np.arange(mask.shape[axis])
+        positions.append(np.linspace(occupied[0], occupied[-1], SHOWN_VOXELS + 2)[1:-1])
+    return np.transpose(positions).round().astype(int).tolist()
+
+
 def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[float], fill: float = 0) -> np.ndarray:
     """The slices through the voxel `at` in one picture, (h, w[, C]): axial, to its right sagittal, below it coronal.
 
@@ -321,65 +331,6 @@ def _slice_sides(size: Sequence[int], spacing: Sequence[float]) -> list[int]:
     """Pixels of the depth, height and width of a volume in pictures, in which the finest spacing is a pixel."""
     finest = min(spacing)
     return [max(1, round(length * mm / finest)) for length, mm in zip(size, spacing, strict=False)]
-
-
-def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
-    """Along each axis of class indices (D, H, W), `count` slices through the most frequent class except class 0.
-
-    If there is no such class, the slices go through the whole volume. Ignored voxels (255) are not a class.
-    """
-    counts = np.zeros(IGNORE_INDEX + 1, np.int64)
-    for plane in mask:
-        counts += np.bincount(plane.ravel(), minlength=len(counts))
-    counts[[0, IGNORE_INDEX]] = 0
-    inside = np.ones_like(mask, bool)
-    if counts.any():
-        inside = mask == counts.argmax()
-    slices = []
-    for axis in range(3):
-        occupied = np.flatnonzero(inside.any(axis=OTHER_AXES[axis]))
-        positions = np.linspace(occupied[0], occupied[-1], count + 2)[1:-1]
-        slices.append(np.rint(positions).astype(int).tolist())
-    return slices
-
-
-def volume_page(
-    image: np.ndarray, mask: np.ndarray, colors: np.ndarray, spacing: Sequence[float], count: int = PAGE_SLICES
-) -> np.ndarray:
-    """Rows of axial, coronal and sagittal slices of a volume, its mask as a tint with contours, uint8 (H', W', 3).
-
-    Image (D, H, W, C) and class indices (D, H, W) in RAS orientation, spacing (z, y, x) in mm. Superior and anterior
-    are up, the patient's right is on the left, as radiologists have it.
-    """
-    slices = slices_of_interest(mask, count)
-    planes = []
-    for axis, indices in enumerate(slices):
-        planes += [np.take(image, index, axis) for index in indices]
-    limits = value_limits(np.concatenate([plane.ravel() for plane in planes]))
-    scale = PAGE_SIDE / max(length * mm for length, mm in zip(mask.shape, spacing, strict=True))
-    rows = []
-    for axis, indices in enumerate(slices):
-        height, width = (max(1, round(mask.shape[other] * spacing[other] * scale)) for other in OTHER_AXES[axis])
-        size = (height, width)
-        pictures = []
-        for index in indices:
-            plane = resize_image(to_rgb(np.take(image, index, axis), limits), size)
-            classes = resize_mask(np.take(mask, index, axis), size)
-            pictures.append(_outline_classes(plane, classes, colors)[::-1, ::-1])
-        rows.append(np.hstack(pictures))
-    width = max(row.shape[1] for row in rows)
-    padded = [np.pad(row, ((0, 2), (0, width - row.shape[1]), (0, 0))) for row in rows]
-    return np.vstack(padded)
-
-
-def _outline_classes(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    """A copy of a picture (H, W, 3), tinted by class indices (H, W) and with their contours."""
-    outlined = picture.copy()
-    inside = classes != 0
-    outlined[inside] = (3 * outlined[inside].astype(np.uint16) + colors[classes[inside]]) // 4
-    edges = contours(classes)
-    outlined[edges] = colors[classes[edges]]
-    return outlined
 
 
 def _on_slices(points: np.ndarray, size: Sequence[int], spacing: Sequence[float]) -> np.ndarray:

@@ -18,7 +18,7 @@ from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.files import replace_file
-from tasks.drawing import outlined_overlay, volume_page
+from tasks.drawing import join_in_row, orthogonal_slices, outlined_overlay, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
@@ -179,9 +179,15 @@ class MaskFormat(PredictionFormat):
             save_overlay(image, self.overlay)
             return
         voxels, header = read_volume(job.volume, job.name)
-        picture = volume_page(voxels, self.color_numbers(labels), self.colors, header.spacing)
+        shown = spread_voxels(labels)
+        limits = value_limits(np.concatenate([voxels[z] for z, _, _ in shown]))
+        pictures = []
+        for voxel in shown:
+            slices = orthogonal_slices(voxels, voxel, header.spacing, fill=np.min(limits[0]))
+            shown_labels = orthogonal_slices(labels, voxel, header.spacing)
+            pictures.append(self.overlay(to_rgb(slices, limits), shown_labels))
         with replace_file(job.file(OVERLAY)) as file:
-            Image.fromarray(picture).save(file, "png")
+            Image.fromarray(join_in_row(pictures)).save(file, "png")
 
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""

@@ -259,6 +259,12 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(written):
     np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
 
 
+def test_an_overlay_shows_three_times_three_slices_of_a_volume(written):
+    spacing = np.array(written.job.spacing)
+    depth, height, width = (np.array(written.job.size) * spacing / spacing.min()).round()
+    assert Image.open(written.job.file(OVERLAY)).size == (3 * (width + depth) + 2 * 2, height + depth)
+
+
 TWO_CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
 LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 

@@ -15,9 +15,9 @@ from tasks.drawing import (
     overlay,
     palette,
     render_points,
+    spread_voxels,
     to_rgb,
     value_limits,
-    volume_page,
 )
 
 
@@ -122,6 +122,13 @@ def test_slices_of_a_volume_have_the_front_or_the_top_above_and_right_at_the_lef
     assert (slices[4:, 5:] == 255).all()
 
 
+def test_slices_are_spread_over_what_is_marked():
+    mask = np.zeros((9, 20, 30), np.uint8)
+    assert spread_voxels(mask) == [[2, 5, 7], [4, 10, 14], [6, 14, 22]]
+    mask[5, 2:11, 20:25] = 1
+    assert spread_voxels(mask) == [[5, 4, 21], [5, 6, 22], [5, 8, 23]]
+
+
 def test_the_color_of_a_class_never_changes():
     """Pictures of two runs are compared; after six classes saturation and brightness change."""
     colors = palette(20).tolist()
@@ -148,16 +155,6 @@ def test_grey_levels_are_stretched_between_the_first_and_the_last_percent():
 )
 def test_channels_behind_grey_or_color_are_not_shown(pixel, rgb):
     assert to_rgb(np.array([[pixel]], np.uint8)).tolist() == [[rgb]]
-
-
-def test_a_page_shows_the_right_at_the_left():
-    image = np.full((4, 40, 40, 1), 40, np.uint8)
-    mask = np.zeros((4, 40, 40), np.uint8)
-    mask[1:, 10:30, 20:36] = 1
-    colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
-    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
-    rows, columns = np.nonzero((page[:320] != 40).any(axis=2))
-    assert [rows.min(), rows.max(), columns.min(), columns.max()] == [80, 239, 32, 159]
 
 
 def test_each_of_many_bands_has_a_stretch_of_its_own():

@@ -7,12 +7,14 @@ import json
 import os
 import pickle
 import struct
+from itertools import chain
 from unittest import mock
 
 import numpy as np
 import pytest
 from pyproj import Transformer
 from rasterio.features import rasterize
+from rasterio.transform import from_origin
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
 from data_utils.image_io.reader import read_mask
@@ -66,6 +68,16 @@ def test_polygons_are_brought_to_an_image_whose_crs_has_no_number(tmp_path):
     corners = [to_degrees.transform(*corner) for corner in square(5, 5, 20)]
     write_geojson(tmp_path / "areas.geojson", [feature(corners)], crs=None)
     assert areas_of(tmp_path)["train"][0]["target"].render().sum() == 20 * 20
+
+
+def test_a_polygon_of_a_file_for_all_images_is_counted_where_its_center_lies(tmp_path):
+    for name, left in (("a", 0), ("b", 56)):  # side by side
+        place = from_origin(500_000 + 10 * left, 5_000_000, 10, 10)
+        write_raster(tmp_path / "images" / f"{name}.tif", scene(0)[0], transform=place)
+    polygons = [square(5, 5, 20), square(5, 30, 5), square(50, 5, 20)]
+    write_geojson(tmp_path / "areas.geojson", list(map(feature, polygons)))
+    records = [*chain(*load_records(class_config(tmp_path)))]
+    assert {record["name"]: record["target"].objects() for record in records} == {"a.tif": {1: 2}, "b.tif": {1: 1}}
 
 
 def test_places_without_polygons_are_ignored_with_a_flag(wood_and_field):

@@ -38,7 +38,7 @@ def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | 
     """The true objects of the image `name`, given the model's classes of objects."""
     job = Job(image=Path(name), size=None, output=Path("out", name), root=Path("out"))
     try:
-        return TruthFolder(folder, ObjectFormat(("nothing", *objects))).with_truths([[job]])[0].truth
+        return TruthFolder(folder, UNetConfig(), ObjectFormat(("nothing", *objects))).with_truths([[job]])[0].truth
     except DataError as error:
         if "has no mask for 1 input" in str(error):
             return None

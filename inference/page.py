@@ -84,13 +84,13 @@ class PagePredictor:
 
     def _html(self, job: Job, labels: np.ndarray) -> str:
         """The pictures of a prediction that was written, with the meaning of their colors; to be shown with STYLE."""
-        output_format = self.output_format
+        section = self.output_format.section
         figures = [_figure("Overlay", read_image(job.file(OVERLAY), job.image.name))]
-        if isinstance(output_format, MaskFormat):
-            figures.insert(0, _figure("Mask", output_format.colors[output_format.color_numbers(labels)]))
+        if isinstance(self.output_format, MaskFormat):
+            figures.insert(0, _figure("Mask", section.colorize(labels)))
         items = []
-        for color, text in output_format.legend_entries(labels):
-            square = "" if color is None else f'<span style="background: rgb{color}"></span>'
+        for color, text in section.legend_entries(labels):
+            square = f'<span style="background: {color}"></span>' if color else ""
             items.append(f"<li>{square}{escape(text)}</li>")
         return f'<div class="pictures">{"".join(figures)}</div><ul class="classes">{"".join(items)}</ul>'
 

@@ -72,10 +72,10 @@ class RequestedOutputs:
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
-        output_format = self.output_format
-        if self.shows_image and not output_format.object_classes:  # objects take the colors in turn
+        section = self.output_format.section
+        if self.shows_image and len(section.colors):
             with replace_file(folder / LEGEND) as file:
-                legend(output_format.names, output_format.colors).save(file, "png")
+                legend(section.names, section.colors, section.background).save(file, "png")
 
 
 def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOutputs:

@@ -145,7 +145,7 @@ class TruthFolder:
         if not isinstance(source, MaskFile):
             return None
         if output_format.class_folders:
-            _, *classes = output_format.names
+            classes = list(output_format.section.names)
             if isinstance(source, LayeredMask):
                 bits = [(value, classes.index(name)) for value, name in names if name in classes]
                 return ObjectBits(source, tuple(bits))

@@ -171,15 +171,15 @@ def outline_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> 
     return picture
 
 
-def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
-    """A picture of the classes' names, each behind a square of its color in overlays; class 0, untinted, has none."""
-    lines = [f"{names[0]} (no tint)", *names[1:]]
+def legend(names: Sequence[str], colors: np.ndarray, background: int | None = None) -> Image.Image:
+    """A picture of names, each behind a square of its color in overlays; `background`, which has no tint, has none."""
+    lines = [f"{name} (no tint)" if number == background else name for number, name in enumerate(names)]
     width = max(map(ImageFont.load_default().getlength, lines))
     picture = Image.new("RGB", (2 * LINE_HEIGHT + int(width), LINE_HEIGHT * len(lines)), "white")
     pen = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):
         top = number * LINE_HEIGHT
-        if number:
+        if number != background:
             pen.rectangle((4, top + 4, LINE_HEIGHT - 5, top + LINE_HEIGHT - 5), fill=tuple(colors[number].tolist()))
         pen.text((LINE_HEIGHT, top + 4), line, fill="black")
     return picture

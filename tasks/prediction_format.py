@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -18,23 +18,17 @@ from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.reader import MaskReader, TargetReader
 from runtime.files import replace_file
-from tasks.drawing import join_in_row, orthogonal_slices, outlined_overlay, spread_voxels, to_rgb, value_limits
+from tasks.drawing import join_in_row, orthogonal_slices, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
 from tasks.scoring.masks import Score, open_truth, score_masks
+from tasks.section import Section
 from tasks.task import Task
 from unet.config import MaskValue, UNetConfig
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
-
-
-class LegendEntry(NamedTuple):
-    """The text for a color below a picture; None where it belongs to no color."""
-
-    color: tuple[int, int, int] | None
-    text: str
 
 
 class PredictionFormat(ABC):
@@ -42,10 +36,9 @@ class PredictionFormat(ABC):
 
     Attributes:
         reader: reads such masks or points, and true ones.
+        section: the names and colors of what is predicted, and its pictures.
         outputs: a word for the files of all images.
         writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
-        names: the meanings of the colors, that of pixels on which nothing is drawn first.
-        colors: (N, 3) uint8, one for each name.
         extensions: the extensions of an image's files for `Job.file`, that of the mask or points first.
         class_folders: the folder of each class's masks, if each class has its own; all extensions are then of masks.
         joined_files: the names of the files that join the results of all images.
@@ -54,6 +47,7 @@ class PredictionFormat(ABC):
     """
 
     reader: TargetReader
+    section: Section
     outputs: ClassVar[str]
     writes_rasters: ClassVar[bool] = False
     extensions: Sequence[str] = (MASK,)
@@ -61,8 +55,6 @@ class PredictionFormat(ABC):
     joined_files: Sequence[str] = ()
     object_classes: Sequence[str] = ()
     segments: Segments | None = None
-    names: Sequence[str]
-    colors: np.ndarray
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> PredictionFormat:
@@ -84,11 +76,6 @@ class PredictionFormat(ABC):
     def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
         """The paths of all files that may be written or removed for a job, given their extensions."""
         return [self.file(job, extension) for extension in extensions]
-
-    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
-        """What a page says below the picture of a prediction: the name of each color."""
-        _, *entries = zip(self.colors.tolist(), self.names, strict=True)
-        return [LegendEntry(tuple(color), name) for color, name in entries]
 
     def true_points(self, path: Path) -> PointTable | None:
         """The true points of all images in a file or folder; None if predictions are compared with masks."""
@@ -126,22 +113,10 @@ class MaskFormat(PredictionFormat):
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
         return labels
 
-    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
-        """A prediction (*spatial) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
-        return labels
-
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Rows (n, W, 3) uint8 of an image with the same rows (n, W) of its prediction on them."""
-        return outlined_overlay(image, labels, self.colors)
-
-    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
-        shares = np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size
-        return legend_of_shares(self.colors, self.names, shares.tolist())
-
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         """The areas of a prediction (H, W) that polygons outline; several where classes overlap."""
-        properties: list[Properties] = [{"class": name} for name in self.names[1:]]
-        yield Areas(self.color_numbers(prediction.labels), properties)
+        properties: list[Properties] = [{"class": name} for name in self.section.names[1:]]
+        yield Areas(prediction.labels, properties)
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job
@@ -176,7 +151,7 @@ class MaskFormat(PredictionFormat):
     def _write_overlay(self, image: PredictedImage) -> None:
         job, labels = image.job, image.prediction.labels
         if job.volume is None:
-            save_overlay(image, self.overlay)
+            save_overlay(image, self.section.draw)
             return
         voxels, header = read_volume(job.volume, job.name)
         shown = spread_voxels(labels)
@@ -185,7 +160,7 @@ class MaskFormat(PredictionFormat):
         for voxel in shown:
             slices = orthogonal_slices(voxels, voxel, header.spacing, fill=np.min(limits[0]))
             shown_labels = orthogonal_slices(labels, voxel, header.spacing)
-            pictures.append(self.overlay(to_rgb(slices, limits), shown_labels))
+            pictures.append(self.section.draw(to_rgb(slices, limits), shown_labels))
         with replace_file(job.file(OVERLAY)) as file:
             Image.fromarray(join_in_row(pictures)).save(file, "png")
 
@@ -197,14 +172,6 @@ class MaskFormat(PredictionFormat):
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         with open_truth(image, self.reader) as (true_size, parts):
             return score_masks(task, image, true_size, parts, boundary=boundary)
-
-
-def legend_of_shares(colors: np.ndarray, names: Sequence[str], shares: Sequence[float]) -> list[LegendEntry]:
-    """An entry for each name, with its share of the pixels."""
-    entries = []
-    for color, name, share in zip(colors.tolist(), names, shares, strict=True):
-        entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
-    return entries
 
 
 def free_value(values: Sequence[MaskValue]) -> int:

@@ -32,7 +32,7 @@ class Figure(NamedTuple):
 
 
 class Section:
-    """The part of reports that depends on the task.
+    """The part of reports that depends on the task, and its pictures of predictions.
 
     Attributes:
         task_name: the Hub's name of the task, in words.
@@ -44,7 +44,8 @@ class Section:
         good: the score, of those that models are compared by, from which on a model is good.
         scores_hint, views_hint: sentences on the tables, and on the pictures of the worst and best images.
         names: of the classes.
-        colors: of the classes, (classes, 3) uint8; None where names have no colors.
+        colors: of the classes, (classes, 3) uint8; empty where names have no colors.
+        background: the index of the class on which nothing is drawn, if there is one.
     """
 
     task_name: ClassVar[str] = "Semantic segmentation"
@@ -56,7 +57,8 @@ class Section:
     good: ClassVar[float] = 0.9
     scores_hint: ClassVar[str] = ""
     views_hint: ClassVar[str] = ""
-    colors: np.ndarray | None = None
+    colors: np.ndarray = np.zeros((0, 3), np.uint8)
+    background: ClassVar[int | None] = None
 
     def __init__(self, reader: TargetReader) -> None:
         self.reader = reader
@@ -73,10 +75,8 @@ class Section:
         return ", ".join(map(markdown_text, self.names))
 
     def css_colors(self) -> dict[str, str]:
-        """The color of each name, in CSS."""
-        if self.colors is None:
-            return {}
-        return {name: f"rgb{tuple(color)}" for name, color in zip(self.names, self.colors.tolist(), strict=True)}
+        """The color of each name that has one, in CSS."""
+        return {name: f"rgb{tuple(color)}" for name, color in zip(self.names, self.colors.tolist(), strict=False)}
 
     def pictures(self, record: Record, pred: np.ndarray) -> dict[str, np.ndarray]:
         """The `views` of a record and its prediction; of a volume those of the planes that show most of the truth."""
@@ -92,7 +92,32 @@ class Section:
 
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Pictures of one size, by label, of an image (H, W, C), its true and its predicted mask; uint8 (H, W, 3)."""
-        return {"image": to_rgb(image), "truth": to_rgb(truth), "prediction": to_rgb(pred)}
+        pictures = {"image": to_rgb(image), "truth": self.draw(image, truth), "prediction": self.draw(image, pred)}
+        return pictures | self.errors(image, truth, pred)
+
+    def errors(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
+        """The picture of the errors in `views`, by its label; empty if there is none."""
+        return {}
+
+    def draw(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """An image (H, W[, C]) with a true or predicted mask on it, uint8 (H, W, 3)."""
+        return self.colorize(labels)
+
+    def colorize(self, labels: np.ndarray) -> np.ndarray:
+        """A predicted mask (H, W) in colors, uint8 (H, W, 3)."""
+        return to_rgb(labels)
+
+    def shares(self, labels: np.ndarray) -> Sequence[float]:
+        """The share of each class in the pixels of a prediction (H, W); empty where names have no pixels."""
+        return []
+
+    def legend_entries(self, labels: np.ndarray) -> list[tuple[str, str]]:
+        """The lines that a page has below the picture of a prediction: a color in CSS, "" for none, and a text each."""
+        shares = self.shares(labels)
+        texts = self.names
+        if shares:
+            texts = [f"{name} {share:.1%}" for name, share in zip(self.names, shares, strict=True)]
+        return list(zip(self.css_colors().values(), texts, strict=True))
 
     def figures(self, scores: Any) -> list[Figure]:
         """Figures of the scores, for the report."""

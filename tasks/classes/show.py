@@ -7,7 +7,7 @@ import numpy as np
 from tasks.charts import matrix_picture
 from tasks.classes.reader import ClassReader
 from tasks.classes.scores import ClassScores, PartlyLabeledScores
-from tasks.drawing import class_colors, mark_errors, outlined_overlay, to_rgb
+from tasks.drawing import class_colors, colorize, mark_errors, outlined_overlay
 from tasks.section import Figure, Section
 from tasks.tables import Column, Table
 
@@ -20,19 +20,23 @@ class ClassSection(Section):
 
     mask_values = "class indices"
     views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
-    colors: np.ndarray
+    background = 0
 
     def __init__(self, reader: ClassReader) -> None:
         super().__init__(reader)
         self.colors = class_colors(reader.class_map.values)
 
-    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
-        return {
-            "image": to_rgb(image),
-            "truth": outlined_overlay(image, truth, self.colors),
-            "prediction": outlined_overlay(image, pred, self.colors),
-            "errors": mark_errors(image, truth, pred, len(self.colors)),
-        }
+    def draw(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outlined_overlay(image, labels, self.colors)
+
+    def colorize(self, labels: np.ndarray) -> np.ndarray:
+        return colorize(labels, self.colors)
+
+    def errors(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        return {"errors": mark_errors(image, truth, pred, len(self.colors))}
+
+    def shares(self, labels: np.ndarray) -> Sequence[float]:
+        return (np.bincount(labels.ravel(), minlength=len(self.names)) / labels.size).tolist()
 
     def figures(self, scores: ClassScores) -> list[Figure]:
         counts = scores.matrix.numpy()

@@ -11,7 +11,7 @@ from data_utils.image_io.formats import Segments
 from data_utils.mask_values import value_text
 from runtime.errors import ImageError
 from tasks.classes.reader import ClassReader
-from tasks.drawing import class_colors
+from tasks.classes.show import ClassSection
 from tasks.polygons import Areas, Properties
 from tasks.prediction import Prediction
 from tasks.prediction_format import MaskFormat
@@ -24,8 +24,7 @@ class ClassFormat(MaskFormat):
     def __init__(self, class_map: ClassMap) -> None:
         self.class_map = class_map
         self.reader = ClassReader(class_map)
-        self.names = class_map.names
-        self.colors = class_colors(class_map.values)
+        self.section = ClassSection(self.reader)
         self.written_values = class_map.values
         self.segments = segments_of(class_map)
 
@@ -39,20 +38,20 @@ class ClassFormat(MaskFormat):
         return self.class_map.decode(labels)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
-        numbers = np.arange(1, len(self.names) + 1, dtype=np.uint8)
+        numbers = np.arange(1, len(self.class_map) + 1, dtype=np.uint8)
         properties: list[Properties] = []
-        for index, (name, value) in enumerate(zip(self.names, self.class_map.values, strict=True)):
+        for index, (name, value) in enumerate(zip(self.class_map.names, self.class_map.values, strict=True)):
             if is_background(name):
                 numbers[index] = 0
             properties.append({"class": name, "value": value if isinstance(value, int) else value_text(value)})
         yield Areas(numbers[prediction.labels], properties)
 
     def regions(self, labels: np.ndarray) -> Regions:
-        chosen = [index for index in range(len(self.names)) if index != self.class_map.background]
-        numbers = np.zeros(len(self.names), np.uint8)
+        chosen = [index for index in range(len(self.class_map)) if index != self.class_map.background]
+        numbers = np.zeros(len(self.class_map), np.uint8)
         numbers[chosen] = np.arange(1, len(chosen) + 1)
-        names = [self.names[index] for index in chosen]
-        return Regions(names, self.colors[chosen].tolist(), numbers[labels], are_bits=False)
+        names = [self.class_map.names[index] for index in chosen]
+        return Regions(names, self.section.colors[chosen].tolist(), numbers[labels], are_bits=False)
 
 
 def segments_of(class_map: ClassMap) -> Segments | None:

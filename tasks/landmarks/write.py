@@ -21,12 +21,13 @@ from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, 
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
-from tasks.drawing import palette, render_points
+from tasks.drawing import render_points
 from tasks.job import OVERLAY, PROBABILITIES, Job, PointRow
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE
+from tasks.landmarks.show import LandmarkSection
 from tasks.prediction import PredictedImage
 from tasks.prediction_files import save_array
 from tasks.prediction_format import PredictionFormat
@@ -47,8 +48,7 @@ class PointFormat(PredictionFormat):
     def __init__(self, task: Landmarks) -> None:
         self.task = task
         self.reader = PointReader(task, tuple(range(len(task.names))))
-        self.names = ("landmarks", *task.names)
-        self.colors = palette(len(self.names))
+        self.section = LandmarkSection(self.reader)
         self.extension = files.FORMATS[task.layout].extension
         self.extensions = (self.extension,)
         if files.FORMATS[task.layout].holds_several:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from runtime.console import counted
 from tasks.drawing import GREY, RED, contours, darken, outline_width, palette, readable_colors, to_rgb
 from tasks.objects.labels import label_classes, label_numbers
 from tasks.objects.reader import ObjectReader
@@ -38,14 +39,23 @@ class ObjectSection(Section):
     def description(self) -> str:
         return f"Instance segmentation: numbers for the objects of the classes {self.listed_names()}."
 
-    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
-        title, errors = object_errors(image, truth, pred)
-        return {
-            "image": to_rgb(image),
-            "truth": outline_objects(image, truth),
-            "prediction": outline_objects(image, pred),
-            title: errors,
-        }
+    def draw(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        picture = to_rgb(image).copy()
+        edges = contours(label_numbers(labels), outline_width(labels))
+        picture[edges] = readable_colors(self.colorize(labels[edges]), below=picture[edges])
+        return picture
+
+    def colorize(self, labels: np.ndarray) -> np.ndarray:
+        numbers = label_numbers(labels)
+        return COLORS[np.where(numbers > 0, numbers % OBJECT_COLORS + 1, 0)]
+
+    def errors(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        title, picture = object_errors(image, truth, pred)
+        return {title: picture}
+
+    def legend_entries(self, labels: np.ndarray) -> list[tuple[str, str]]:
+        numbers = np.unique(label_numbers(labels))
+        return [("", counted(int((numbers > 0).sum()), "object"))]
 
 
 def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tuple[str, np.ndarray]:
@@ -77,17 +87,3 @@ def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tup
     }
     texts = [f"{count:,} {name}" for name, count in counts.items() if count]
     return f"errors: {', '.join(texts)}" if texts else "errors", picture
-
-
-def outline_objects(image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Image (H, W[, C]) with the outlines of objects, labels (H, W) as `pack_labels` makes them; uint8 (H, W, 3)."""
-    picture = to_rgb(image).copy()
-    edges = contours(label_numbers(labels), outline_width(labels))
-    picture[edges] = readable_colors(COLORS[color_objects(labels[edges])], below=picture[edges])
-    return picture
-
-
-def color_objects(labels: np.ndarray) -> np.ndarray:
-    """(*spatial) uint8: the color, as an index of COLORS, of each label's object."""
-    numbers = label_numbers(labels)
-    return np.where(numbers > 0, numbers % OBJECT_COLORS + 1, 0).astype(np.uint8)

@@ -24,11 +24,11 @@ from tasks.objects.decode import DetectedObject
 from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader
-from tasks.objects.show import COLORS, color_objects, outline_objects
+from tasks.objects.show import ObjectSection
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels
-from tasks.prediction_format import LegendEntry, MaskFormat
+from tasks.prediction_format import MaskFormat
 from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
@@ -53,10 +53,9 @@ class ObjectFormat(MaskFormat):
     joined_files = (JOINED,)
 
     def __init__(self, names: Sequence[str], *, in_pieces: bool = False) -> None:
-        self.reader: ObjectReader = ObjectReader(in_pieces=in_pieces)
-        self.names = tuple(names)
-        self.object_classes = self.names[1:]
-        self.colors = COLORS
+        _, *self.object_classes = names
+        self.reader = ObjectReader(classes=tuple(enumerate(self.object_classes, 1)), in_pieces=in_pieces)
+        self.section = ObjectSection(self.reader)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "ObjectFormat":
@@ -65,16 +64,6 @@ class ObjectFormat(MaskFormat):
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)
-
-    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
-        return color_objects(labels)
-
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return outline_objects(image, labels)
-
-    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
-        numbers = np.unique(label_numbers(labels))
-        return [LegendEntry(None, counted(int((numbers > 0).sum()), "object"))]
 
     def file(self, job: Job, extension: str) -> Path:
         file = job.file(extension)
@@ -93,7 +82,7 @@ class ObjectFormat(MaskFormat):
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []
         for detected in prediction.objects:
-            properties.append({"number": detected.number, "class": self.names[detected.class_index]})
+            properties.append({"number": detected.number, "class": self.object_classes[detected.class_index - 1]})
         yield Areas(label_numbers(prediction.labels), properties)
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
@@ -127,7 +116,7 @@ class ObjectFormat(MaskFormat):
         text = io.StringIO()
         write_row(text, columns)
         for detected in image.prediction.objects:
-            name = self.names[detected.class_index]
+            name = self.object_classes[detected.class_index - 1]
             place = place_cells(detected, header)
             write_row(text, [detected.number, name, detected.size, *place, f"{detected.score:.4f}"])
         with replace_file(image.job.file(TABLE)) as file:

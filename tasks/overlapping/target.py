@@ -48,3 +48,11 @@ class Region(NamedTuple):
 def region_bits(regions: Sequence[Region], value: int) -> int:
     """The bits of the regions that contain a mask value."""
     return sum(1 << bit for bit, region in enumerate(regions) if value in region.values)
+
+
+def last_classes(bits: np.ndarray, count: int) -> np.ndarray:
+    """(*spatial) uint8: the last of `count` classes at each pixel, which lies over earlier ones, from 1; 0 for none."""
+    numbers = np.zeros(bits.shape, np.uint8)
+    for bit in range(count):
+        numbers[bits >> bit & 1 == 1] = bit + 1
+    return numbers

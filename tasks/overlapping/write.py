@@ -15,18 +15,17 @@ from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import TIFF_SUFFIXES, Segments
 from runtime.errors import ImageError, SettingsError
 from runtime.files import replace_file
-from tasks.drawing import outline_classes, palette
 from tasks.job import MASK
 from tasks.overlapping.loss import Overlapping, regions_of_model
 from tasks.overlapping.reader import OverlapReader, RegionReader
-from tasks.overlapping.target import Region
+from tasks.overlapping.show import OverlapSection, RegionSection
+from tasks.overlapping.target import Region, last_classes
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, write_pages
-from tasks.prediction_format import LegendEntry, MaskFormat, free_value, legend_of_shares
+from tasks.prediction_format import MaskFormat, free_value
 from unet.config import IGNORE_INDEX, UNetConfig
 
-NOTHING = "nothing"  # the meaning of the first color of pictures
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
 
@@ -45,35 +44,13 @@ def folder_names(names: Sequence[str]) -> list[str]:
     return folders
 
 
-class BitFormat(MaskFormat):
-    """A prediction that holds a bit for each class; a pixel may have several."""
-
-    def __init__(self, classes: Sequence[str]) -> None:
-        self.classes = tuple(classes)
-        self.names = (NOTHING, *self.classes)
-        self.colors = palette(len(self.names))
-
-    def color_numbers(self, labels: np.ndarray) -> np.ndarray:
-        """The last of a pixel's classes: later ones lie over earlier ones."""
-        color_numbers = np.zeros(labels.shape, np.uint8)
-        for bit in range(len(self.classes)):
-            color_numbers[labels >> bit & 1 == 1] = bit + 1
-        return color_numbers
-
-    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return outline_classes(image, labels, self.colors[1:])
-
-    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
-        shares = [float((labels >> bit & 1).mean()) for bit in range(len(self.classes))]
-        return legend_of_shares(self.colors[1:], self.classes, shares)
-
-
-class OverlapFormat(BitFormat):
+class OverlapFormat(MaskFormat):
     """A mask for each class, in the folder of its name."""
 
     def __init__(self, classes: Sequence[str]) -> None:
-        super().__init__(classes)
+        self.classes = tuple(classes)
         self.reader = OverlapReader(self.classes)
+        self.section = OverlapSection(self.reader)
         self.class_folders = folder_names(self.classes)
         self.extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
         self.segments = Segments(tuple((name, bit) for bit, name in enumerate(self.classes)), are_bits=True)
@@ -106,7 +83,7 @@ class OverlapFormat(BitFormat):
             yield Areas((prediction.labels >> bit & 1).astype(np.uint8), [{"class": name}])
 
     def regions(self, labels: np.ndarray) -> Regions:
-        return Regions(self.classes, self.colors[1:].tolist(), labels, are_bits=True)
+        return Regions(self.classes, self.section.colors.tolist(), labels, are_bits=True)
 
 
 class PageFormat(OverlapFormat):
@@ -130,13 +107,13 @@ class PageFormat(OverlapFormat):
             write_pages(file, pages)
 
 
-class RegionFormat(BitFormat):
+class RegionFormat(MaskFormat):
     """Label maps: each pixel has the first value of its last region."""
 
     def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
-        super().__init__([region.name for region in regions])
         self.reader = RegionReader.of_regions(regions, ignored)
-        self.values = (0, *(region.values[0] for region in regions))  # of the colors
+        self.section = RegionSection(self.reader)
+        self.values = (0, *(region.values[0] for region in regions))
         self.written_values = self.values
 
     @classmethod
@@ -151,13 +128,13 @@ class RegionFormat(BitFormat):
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []
-        for name, value in zip(self.classes, self.values[1:], strict=True):
+        for name, value in zip(self.section.names, self.values[1:], strict=True):
             properties.append({"class": name, "value": value})
-        yield Areas(self.color_numbers(prediction.labels), properties)
+        yield Areas(last_classes(prediction.labels, len(properties)), properties)
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
         largest = max(self.values[1:])
         if not 0 < largest <= MOST_IN_MASK:
             raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {MOST_IN_MASK}")
         values = np.array(self.values, np.uint8 if largest < 256 else np.uint16)
-        return values[self.color_numbers(labels)]
+        return values[last_classes(labels, len(self.values) - 1)]

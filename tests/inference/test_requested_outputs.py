@@ -36,7 +36,7 @@ def test_a_legend_lies_beside_overlays(tmp_path):
     writer.write_legend(tmp_path)
     assert writer.shows_image
     written = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
-    assert np.array_equal(written, np.asarray(legend(CLASSES.names, writer.output_format.colors)))
+    assert np.array_equal(written, np.asarray(legend(CLASSES.names, writer.output_format.section.colors, background=0)))
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):

@@ -87,18 +87,17 @@ class GreyReader(MaskReader):
         return "grey values"
 
 
-class GreyFormat(MaskFormat):
-    """Masks hold the values themselves, and pictures show them as they are."""
-
-    reader = GreyReader()
-    names = tuple(map(str, range(WHITE + 1)))
-    colors = np.arange(WHITE + 1, dtype=np.uint8)[:, None].repeat(3, axis=1)
-
-
 class GreySection(Section):
     """Image, true and predicted values side by side."""
 
     task_name = "Grey regression"
+
+
+class GreyFormat(MaskFormat):
+    """Masks hold the values themselves."""
+
+    reader = GreyReader()
+    section = GreySection(reader)
 
 
 TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyFormat, GreySection)

@@ -456,7 +456,7 @@ def test_outlines_do_not_stop_at_the_rows_that_are_written_together(tmp_path, ou
     job = Job(image=tmp_path / "a.png", size=labels.shape, output=tmp_path / "out")
     picture = WindowedArray(image)
     output_format.write(PredictedImage(job, labels.shape, Prediction(labels), picture), (OVERLAY,))
-    expected = output_format.overlay(image, labels)
+    expected = output_format.section.draw(image, labels)
     np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
 
 

@@ -30,7 +30,7 @@ COLOR_FORMAT = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
     ids=["8 bits", "16 bits", "colors"],
 )
 def test_classes_are_written_as_the_values_that_they_had(output_format, values, dtype):
-    masks = output_format.mask_values(ROWS % len(output_format.names))
+    masks = output_format.mask_values(ROWS % len(output_format.class_map))
     assert masks.tolist() == values
     assert masks.dtype == dtype
 

@@ -73,13 +73,13 @@ def test_outlines_of_an_object_have_its_color():
     rows = np.zeros((20, 20), np.int32)
     rows[5:15, 5:15] = 2
     labels = pack_labels(rows, np.sign(rows))
-    shown = CELLS.overlay(np.zeros((20, 20, 3), np.uint8), labels)
-    assert shown[5, 10].tolist() == CELLS.colors[CELLS.color_numbers(labels)[5, 10]].tolist() != [0, 0, 0]
+    shown = CELLS.section.draw(np.zeros((20, 20, 3), np.uint8), labels)
+    assert shown[5, 10].tolist() == CELLS.section.colorize(labels)[5, 10].tolist() != [0, 0, 0]
 
 
 def test_objects_that_touch_have_an_outline_between_them():
     labels = pack_labels(np.array([[1] * 10 + [13] * 10] * 9), np.ones((1, 1), int))
-    shown = CELLS.overlay(np.zeros((9, 20, 3), np.uint8), labels)
+    shown = CELLS.section.draw(np.zeros((9, 20, 3), np.uint8), labels)
     assert (shown[4].any(axis=1) == (np.abs(np.arange(20) - 9.5) < 1)).all()
 
 

@@ -89,16 +89,17 @@ def test_a_png_of_classes_that_may_overlap_is_refused():
 
 def test_a_picture_of_classes_that_overlap_shows_the_last_at_each_pixel(bits):
     last = [[int(value).bit_length() for value in row] for row in bits]
-    assert OverlapFormat(CLASSES).color_numbers(bits).tolist() == last
+    section = OverlapFormat(CLASSES).section
+    colors = np.concatenate([[[0, 0, 0]], section.colors])
+    assert np.array_equal(section.colorize(bits), colors[np.array(last)])
 
 
 def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):
-    output_format = OverlapFormat(CLASSES)
-    assert output_format.names == ("nothing", *CLASSES)
-    entries = output_format.legend_entries(bits)
+    section = OverlapFormat(CLASSES).section
+    colors, texts = zip(*section.legend_entries(bits), strict=True)
     shares = [(bits >> bit & 1).mean() for bit in range(4)]
-    assert [entry.text for entry in entries] == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
-    assert [entry.color for entry in entries] == [tuple(color) for color in output_format.colors[1:].tolist()]
+    assert list(texts) == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
+    assert list(colors) == [f"rgb{tuple(color)}" for color in section.colors.tolist()]
 
 
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():

@@ -19,6 +19,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
+from data_utils.loading.loaders import build_loaders
+from runtime.distributed import first_on_each_machine
 from runtime.script import run_script
 from tasks.step_loss import StepLoss
 from train_utils.checkpoints import Checkpoints
@@ -28,12 +30,11 @@ from train_utils.evaluation import evaluate
 from train_utils.memory import shortage_recorded
 from train_utils.optim import build_optimizer
 from train_utils.run_log import RunLog
-from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
 from train_utils.settings.record import record_settings
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.start import build_loaders, build_network, fit_batch, launch, load_data, prepare_network, start_run
+from train_utils.start import build_network, fit_batch, launch, load_data, prepare_network, start_run
 from train_utils.step import train_step, training_steps
 from train_utils.step_guard import StepGuard
 
@@ -63,7 +64,10 @@ def main() -> None:
     state = run.state()
     schedule = run.schedule(args, data, accelerator.num_processes)
     steps = schedule.remaining_steps(state.step)
-    loaders = build_loaders(accelerator, args, data, network.config, shapes, batch_split, steps)
+    with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
+        loaders = build_loaders(
+            data, network.config, shapes, batch_split, steps, num_workers=args.num_workers, device=accelerator.device
+        )
     with not_compiled_whole(accelerator):
         model, optimizer, train_loader, val_loader = accelerator.prepare(network, optimizer, *loaders)
     network = accelerator.unwrap_model(model)
@@ -96,7 +100,6 @@ def main() -> None:
             val_loader,
             args=args,
             schedule=schedule,
-            state=state,
             guard=StepGuard(accelerator, network, optimizer, schedule, state, data.train.records),
             average=average,
             checkpoints=checkpoints,
@@ -115,7 +118,6 @@ def fit(
     *,
     args: TrainSettings,
     schedule: Schedule,
-    state: RunState,
     guard: StepGuard,
     average: WeightAverage,
     checkpoints: Checkpoints,
@@ -125,11 +127,11 @@ def fit(
 
     Args:
         schedule: the learning rate of each step, and after which steps the run logs, evaluates, saves and ends.
-        state: where the run stands, part of each checkpoint.
         guard: refuses a step whose loss is not finite, and learns on all processes whether one was asked to stop.
         average: the average of the weights, which is evaluated.
         log: records steps, publishes each evaluation, and saves the network if it is the best one so far.
     """
+    state = log.state  # where the run stands, part of each checkpoint
     clock = schedule.clock  # of a run with --max-minutes
     model.train()
     for micro_batches, indices in training_steps(accelerator, train_loader, log.data_ready):  # one optimizer step

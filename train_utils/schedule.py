@@ -1,6 +1,5 @@
 """The schedule of a run by steps or by the clock: learning rate, logging, evaluation, checkpoints, the end."""
 
-import math
 import os
 import time
 from collections import deque
@@ -205,19 +204,6 @@ class Schedule:
     steps_per_epoch: int
     total_steps: int
     clock: Clock
-
-    @classmethod
-    def from_args(cls, args: TrainSettings, images: int, max_steps: int | None, clock: Clock) -> "Schedule":
-        """The schedule that the flags ask for.
-
-        Args:
-            images: the number of training images.
-            max_steps: the steps of --max-steps, or of a checkpoint; None for --epochs and runs by the clock.
-        """
-        steps_per_epoch = math.ceil(images / args.planned_batch_size)
-        total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
-        assert total_steps or clock.budget, "the plan decides the epochs"
-        return cls(args, steps_per_epoch, total_steps, clock)
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""

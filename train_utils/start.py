@@ -1,19 +1,17 @@
 """What a run prepares before its first step, in the order of `main`: launch, folder, data, network, loaders."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
-from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, network_shapes
 from inference.models import load_model
@@ -45,7 +43,7 @@ from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
 from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length, say_padding
 from train_utils.settings.record import RunSettings
-from train_utils.settings.starting_point import starting_point
+from train_utils.settings.starting_point import architecture, new_network
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs.slabs import Slabs
@@ -62,30 +60,25 @@ class OpenedRun:
 
     Args:
         checkpoint: the checkpoint that the run resumes from, if any.
+        model: the model that a new run starts from, if any. A resumed run has none: the model may have changed or been
+            deleted since.
+        profile: the launch of the run that is resumed or repeated, if there is a record of it.
         flags: the flags as they were typed.
     """
 
     output_dir: Path
     checkpoint: Checkpoint | None
+    model: UNet | None
+    profile: dict[str, Any] | None
     memory_limit: MemoryLimit
     flags: TrainSettings
-
-    @cached_property
-    def initial_model(self) -> UNet | None:
-        """The model that a new run starts from, if any; each process that asks for it loads it once.
-
-        A resumed run has none: the model may have changed or been deleted since.
-        """
-        if self.flags.init_from is None or self.checkpoint is not None:
-            return None
-        return load_model(self.flags.init_from)
 
     @property
     def trained_config(self) -> UNetConfig | None:
         """The config of the network that the run goes on with or starts from, if any."""
         if self.checkpoint is not None:
             return self.checkpoint.config
-        return None if self.initial_model is None else self.initial_model.config
+        return None if self.model is None else self.model.config
 
     def state(self) -> RunState:
         """Where the run stands before its first step here."""
@@ -105,7 +98,10 @@ class OpenedRun:
             report_share=report_share(info, processes),
             spaces_evaluations=self.flags.eval_every is None,
         )
-        return Schedule.from_args(args, len(info.train), max_steps, clock)
+        steps_per_epoch = math.ceil(len(info.train) / args.planned_batch_size)
+        total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
+        assert total_steps or clock.budget, "the plan decides the epochs"
+        return Schedule(args, steps_per_epoch, total_steps, clock)
 
     @property
     def reads_places(self) -> bool:
@@ -223,7 +219,10 @@ def open_run(flags: TrainSettings) -> OpenedRun | None:
         say(line)
         return None
     checkpoint = find_checkpoint(flags.resume, folder / "checkpoints")
-    return OpenedRun(folder, checkpoint, read_memory_limit(folder), flags)
+    model = None
+    if flags.init_from is not None and checkpoint is None:
+        model = load_model(flags.init_from)
+    return OpenedRun(folder, checkpoint, model, recorded_profile(flags), read_memory_limit(folder), flags)
 
 
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:
@@ -263,17 +262,17 @@ def build_network(
     accelerator: Accelerator, run: OpenedRun, args: TrainSettings, info: DatasetInfo
 ) -> tuple[UNet, Task]:
     """The network and its task: fresh, from --init-from or an encoder, or as the checkpoint has it."""
-    axes = info.axes(args.depth)
-    origin = on_main(
-        accelerator,
-        lambda: starting_point(args, axes, model=run.initial_model, trained=run.trained_config),
-    )
-    preprocess = info.preprocess(origin.trained_preprocess(info.channels))
+    axes, trained = info.axes(args.depth), run.trained_config
+    config, encoder = on_main(accelerator, lambda: architecture(args, axes, trained, is_copied=run.model is not None))
+    trained_preprocess = None
+    if trained is not None and trained.in_channels == info.channels:
+        trained_preprocess = trained.preprocess
+    preprocess = info.preprocess(trained_preprocess)
     reader = info.reader.at_size(info.usual_size(preprocess))
     task = reader.task(args.loss, args.class_weights).to(accelerator.device)
     if args.plan == "auto":
         task = task.with_variants()
-    network = origin.build(info.channels, task, preprocess)
+    network = new_network(config, args, info.channels, task, preprocess, model=run.model, encoder=encoder)
     check_scale(info, run.flags.scale, network.config)
     if args.crop_size:
         say_padding(info, args.crop_size, network.config.preprocess)
@@ -302,8 +301,7 @@ def fit_batch(
         largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
     say_split(batch_split)
-    recorded = on_main(accelerator, lambda: recorded_profile(run.flags))
-    compile_long_run(accelerator, args, network, batch_split, shapes, recorded)
+    compile_long_run(accelerator, args, network, batch_split, shapes, run.profile)
     return batch_split, shapes
 
 
@@ -322,31 +320,3 @@ def prepare_network(
     compile_blocks(accelerator, network)
     compile_loss(accelerator, criterion)
     return criterion
-
-
-def build_loaders(
-    accelerator: Accelerator,
-    args: TrainSettings,
-    info: DatasetInfo,
-    config: UNetConfig,
-    shapes: NetworkShapes,
-    batch_split: BatchSplit,
-    steps: Sequence[int],
-) -> tuple[DataLoader, DataLoader]:
-    """The loaders of training and of validation.
-
-    Args:
-        config: the config of the network that trains.
-        shapes: those of all images, as `fit_batch` has found them.
-        steps: the steps that are still to be made.
-    """
-    with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-        return loaders.build_loaders(
-            info,
-            config,
-            shapes,
-            batch_split,
-            steps=steps,
-            num_workers=args.num_workers,
-            device=accelerator.device,
-        )

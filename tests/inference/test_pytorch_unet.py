@@ -19,12 +19,11 @@ from safetensors.torch import save_file
 from support.in_process import run_train
 from support.launches import launch, predict
 from support.pytorch_unet import pytorch_unet_checkpoint
-from support.starts import start_from
+from support.starts import Start, start_from
 
 from inference import Predictor
 from inference.models import load_model
 from runtime.errors import ModelError
-from train_utils.settings.starting_point import StartingPoint
 from unet import UNet, UNetConfig
 
 
@@ -297,9 +296,9 @@ def test_a_checkpoint_that_is_missing_is_refused():
 NO_FLAGS = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
 
 
-def architecture(start: StartingPoint) -> dict:
+def architecture(start: Start) -> dict:
     """What of a network flags may say."""
-    return {name: getattr(start.architecture, name) for name in NO_FLAGS}
+    return {name: getattr(start.config, name) for name in NO_FLAGS}
 
 
 @pytest.fixture
@@ -322,7 +321,7 @@ def test_the_architecture_is_the_checkpoints(bilinear_checkpoint):
 
 def test_flags_may_change_what_no_weights_depend_on(bilinear_checkpoint):
     flags = NO_FLAGS | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}
-    changed = start_from(bilinear_checkpoint, flags).architecture
+    changed = start_from(bilinear_checkpoint, flags).config
     assert changed.upsample == "bilinear"
     assert changed.dropout == 0.1
 

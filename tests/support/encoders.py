@@ -14,8 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 from support.class_loss import classes
-from support.starts import start_from
-from train_utils.settings.starting_point import StartingPoint
+from support.starts import Start, start_from
 from unet import Preprocess, UNet
 
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
@@ -96,16 +95,16 @@ def pixels(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def start_with(encoder: str | Path, **flags: object) -> StartingPoint:
+def start_with(encoder: str | Path, **flags: object) -> Start:
     """The starting point of train.py with this encoder."""
     return start_from(None, {"encoder": str(encoder), "encoder_weights": "pretrained", "base_channels": 2} | flags)
 
 
-def network_of_start(start: StartingPoint, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",)) -> UNet:
+def network_of_start(start: Start, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",)) -> UNet:
     """The network of a start, for images of so many channels, in training mode."""
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
     torch.manual_seed(0)
-    return start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
+    return start.network(channels, classes(2), statistics)
 
 
 def build_network(encoder: str | Path, channels: int = 3, **flags: object) -> UNet:

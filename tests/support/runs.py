@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from inference.models import load_model
 from support.in_process import parsed
 from train_utils.checkpoints import Checkpoint
 from train_utils.memory import MemoryLimit
@@ -27,4 +28,7 @@ def checkpoint_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> Checkpoi
 
 def opened_run(folder: Path, flags: TrainSettings, checkpoint: Checkpoint | None = None) -> OpenedRun:
     """A run in a folder, new or resumed from a checkpoint."""
-    return OpenedRun(folder, checkpoint, MemoryLimit(), flags)
+    model = None
+    if flags.init_from is not None and checkpoint is None:
+        model = load_model(flags.init_from)
+    return OpenedRun(folder, checkpoint, model, None, MemoryLimit(), flags)

@@ -86,7 +86,7 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
 @pytest.fixture
 def resumed(tmp_path) -> TrainSettings:
     """The settings of a run that goes on in `tmp_path`."""
-    return parsed("--output-dir", str(tmp_path), "--resume", "auto", "--init-from", "m")
+    return parsed("--output-dir", str(tmp_path), "--resume", "auto", "--seed", "5")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def opened(tmp_path, resumed) -> Iterator[OpenedRun]:
 
 def test_a_run_that_is_opened_knows_what_fits_and_removes_leftovers(opened, tmp_path):
     assert opened.output_dir == tmp_path
-    assert opened.flags.init_from == "m"
+    assert opened.flags.seed == 5
     assert opened.memory_limit == MemoryLimit(2, True)
     assert not (tmp_path / ".unet-0123abcd.tmp").exists()
 

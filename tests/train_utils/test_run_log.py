@@ -44,7 +44,7 @@ def process() -> Iterator[None]:
 
 def new_log(folder: Path, state: RunState, *flags: str, tracker: str = "none", trace_steps: int = 0) -> RunLog:
     """The log of a run of twenty steps, three in an epoch, which logs every two."""
-    schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20, NO_CLOCK)
+    schedule = Schedule(parsed(*FLAGS, *flags), steps_per_epoch=3, total_steps=20, clock=NO_CLOCK)
     if folder.exists():
         (folder / "metrics.jsonl").touch()
     log_with = None if tracker == "none" else tracker

@@ -5,11 +5,13 @@ Modules: train_utils/schedule.py, train_utils/optim.py.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.clocks import NO_CLOCK
-from support.runs import unplanned
+from support.runs import opened_run, unplanned
+from support.splits import unread_info, unread_split
 
 from train_utils.optim import learning_rate
 from train_utils.run_state import RunState
@@ -19,7 +21,8 @@ from train_utils.settings.train_settings import SCHEDULES
 
 def schedule_of(*flags: str, images: int = 10, total_steps: int | None = None) -> Schedule:
     """The schedule of a run on ten images, four a step: three steps an epoch."""
-    return Schedule.from_args(unplanned(*flags), images, total_steps, NO_CLOCK)
+    args = replace(unplanned(*flags), max_steps=total_steps)
+    return opened_run(Path("run"), args).schedule(args, unread_info(unread_split(images, (64, 64))), processes=1)
 
 
 def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:
@@ -94,7 +97,7 @@ def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rat
     clock = Clock(1.0)
     clock.done, clock.total = done, 1000
     flags = unplanned("--warmup-steps", "1", "--learning-rate", "1")
-    schedule = Schedule.from_args(flags, 10, 11, clock)
+    schedule = Schedule(flags, steps_per_epoch=3, total_steps=11, clock=clock)
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}])
     assert schedule.set_learning_rate(optimizer, 6) == pytest.approx(rate, rel=1e-4)
 

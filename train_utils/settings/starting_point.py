@@ -1,7 +1,7 @@
 """Start of training: architecture, normalization and weights from another model, an encoder or a checkpoint."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -20,94 +20,20 @@ ENCODER_FLAGS = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would take more computing than a ResNet-50
 
 
-class StartingPoint(NamedTuple):
-    """The start of training: the architecture to train, and the model or encoder to take weights from, if any.
-
-    Args:
-        trained: config of the model, or of the checkpoint to resume from, whose weights are loaded later.
-    """
-
-    settings: TrainSettings
-    architecture: UNetConfig
-    trained: UNetConfig | None = None
-    model: UNet | None = None
-    encoder: PretrainedEncoder | None = None
-
-    def trained_preprocess(self, channels: int) -> Preprocess | None:
-        """The preprocessing that the trained weights expect; None if they take another number of channels."""
-        if self.trained is None or self.trained.in_channels != channels:
-            return None
-        return self.trained.preprocess
-
-    def build(self, in_channels: int, task: Task, preprocess: Preprocess) -> UNet:
-        """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
-
-        Args:
-            preprocess: `trained_preprocess` or, if that is None, the mean and deviation of the training images.
-        """
-        values: dict[str, Any] = {
-            "in_channels": in_channels,
-            "num_classes": task.outputs,
-            "preprocess": preprocess,
-            "task": task.to_config(),
-        }
-        if self.architecture.encoder is not None:
-            values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
-        network = UNet(replace(self.architecture, **values), deep_supervision=self.settings.deep_supervision)
-        if self.model is not None:
-            if network.encoder is not None and self.model.encoder is not None:
-                network.encoder.take(self.model.encoder.backbone.state_dict())
-            say(f"start: {self.settings.init_from}, {copy_weights(self.model, network)}")
-        if network.encoder is not None:
-            if self.encoder is not None and self.encoder.weights is not None:
-                network.encoder.take(self.encoder.weights)
-            if self.settings.freeze_encoder:
-                network.encoder.freeze()
-        network.to(memory_format=network.memory_format)
-        say(f"model: {_description(network)}")
-        return network
-
-    def _fit_encoder(self, encoder: dict[str, Any], in_channels: int, preprocess: Preprocess) -> dict[str, Any]:
-        """The config's entries `encoder` and `preprocess`, fitted to the images and to the encoder's normalization.
-
-        Grey and RGB images of 8 bits are normalized like the encoder's own training images, others by the statistics
-        of the data set. Grey is repeated for each channel; for other numbers of channels the encoder is changed.
-        """
-        channels = encoder.get("num_channels", 3)
-        if in_channels not in (1, channels):
-            encoder = with_channels(encoder, in_channels)
-            say(
-                f"encoder: its first filters, for {channels} channels, are repeated for {in_channels} channels"
-                " and rescaled"
-            )
-        mean = preprocess.mean
-        std = preprocess.std
-        if len(mean) == 1:
-            mean = mean * channels
-            std = std * channels
-        trained_on: PretrainedEncoder | Preprocess | None = self.encoder
-        if self.trained is not None and self.trained.preprocess.pixel_types == ("uint8",):
-            trained_on = self.trained.preprocess
-        if trained_on is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(trained_on.mean):
-            mean = trained_on.mean
-            std = trained_on.std
-        return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
-
-
-def starting_point(
+def architecture(
     settings: TrainSettings,
     axes: NetworkAxes | None = None,
-    *,
-    model: UNet | None = None,
     trained: UNetConfig | None = None,
-) -> StartingPoint:
-    """Where training starts: fresh without a model, an encoder or a checkpoint.
+    *,
+    is_copied: bool = False,
+) -> tuple[UNetConfig, PretrainedEncoder | None]:
+    """The architecture to train, and the encoder that a new network starts from, if any.
 
     Args:
         axes: the kernels and strides that suit the data; a model to start from has its own, which take precedence.
-        model: the model that `settings.init_from` names; None without one, and for a run to resume.
-        trained: config of the model, or of the run to resume. Then no encoder is read: it may have changed or been
-            deleted since.
+        trained: config of the model to start from, or of the run to resume; the architecture keeps its preprocessing.
+            Then no encoder is read: it may have changed or been deleted since.
+        is_copied: whether it is a model to start from, whose weights are copied.
 
     Raises ModelError if trained weights would not fit the flags, SettingsError for an encoder's flags without an
     encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
@@ -122,7 +48,7 @@ def starting_point(
     if trained is None and backbone:
         encoder = load_encoder(backbone, pretrained=settings.encoder_weights != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
-    values = _architecture(settings, config, owner, is_trained=model is not None)
+    values = _architecture(settings, config, owner, is_copied=is_copied)
     if settings.freeze_encoder and backbone and settings.encoder_weights == "random":
         raise ModelError(
             f"--freeze-encoder: the random weights of {backbone} would never be trained;"
@@ -135,20 +61,92 @@ def starting_point(
     if axes.strides:
         values["depth"] = len(axes.strides)
     try:
-        architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
+        return replace(config, **values, **axes._asdict()), encoder
     except ValueError as error:
         raise ModelError(f"the network's {error}") from error
-    return StartingPoint(settings, architecture, trained, model, encoder)
 
 
-def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:
+def new_network(
+    config: UNetConfig,
+    settings: TrainSettings,
+    in_channels: int,
+    task: Task,
+    preprocess: Preprocess,
+    *,
+    model: UNet | None = None,
+    encoder: PretrainedEncoder | None = None,
+) -> UNet:
+    """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
+
+    Args:
+        config: the `architecture`.
+        preprocess: that of the trained weights or, without any, with mean and deviation of the training images.
+        model, encoder: what to take weights from, if anything; those of a checkpoint are loaded later.
+    """
+    own_encoder = config.encoder
+    if own_encoder is not None:
+        own_encoder, preprocess = _fit_encoder(config, encoder, in_channels, preprocess)
+    config = replace(
+        config,
+        in_channels=in_channels,
+        num_classes=task.outputs,
+        preprocess=preprocess,
+        task=task.to_config(),
+        encoder=own_encoder,
+        temperature=1.0,
+    )
+    network = UNet(config, deep_supervision=settings.deep_supervision)
+    if model is not None:
+        if network.encoder is not None and model.encoder is not None:
+            network.encoder.take(model.encoder.backbone.state_dict())
+        say(f"start: {settings.init_from}, {copy_weights(model, network)}")
+    if network.encoder is not None:
+        if encoder is not None and encoder.weights is not None:
+            network.encoder.take(encoder.weights)
+        if settings.freeze_encoder:
+            network.encoder.freeze()
+    network.to(memory_format=network.memory_format)
+    say(f"model: {_description(network)}")
+    return network
+
+
+def _fit_encoder(
+    config: UNetConfig, loaded: PretrainedEncoder | None, in_channels: int, preprocess: Preprocess
+) -> tuple[dict[str, Any], Preprocess]:
+    """The encoder's config and the preprocessing, fitted to the images and to the encoder's normalization.
+
+    Grey and RGB images of 8 bits are normalized like the encoder's own training images, others by the statistics
+    of the data set. Grey is repeated for each channel; for other numbers of channels the encoder is changed.
+    """
+    assert config.encoder is not None
+    encoder = config.encoder
+    channels = encoder.get("num_channels", 3)
+    if in_channels not in (1, channels):
+        encoder = with_channels(encoder, in_channels)
+        say(
+            f"encoder: its first filters, for {channels} channels, are repeated for {in_channels} channels and rescaled"
+        )
+    mean = preprocess.mean
+    std = preprocess.std
+    if len(mean) == 1:
+        mean = mean * channels
+        std = std * channels
+    trained_on: PretrainedEncoder | Preprocess = loaded or config.preprocess
+    has_bytes = loaded is not None or config.preprocess.pixel_types == ("uint8",)
+    if has_bytes and preprocess.pixel_types == ("uint8",) and len(mean) == len(trained_on.mean):
+        mean = trained_on.mean
+        std = trained_on.std
+    return encoder, replace(preprocess, mean=mean, std=std)
+
+
+def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is_copied: bool) -> dict[str, Any]:
     """The values of ARCHITECTURE: from the flags or, if a flag is open, from the config to start from.
 
     Raises ModelError for a flag that the weights of this config would not fit.
 
     Args:
         owner: the name of the config's model or run, for messages.
-        is_trained: whether all weights of the model are copied.
+        is_copied: whether all weights of the model are copied.
     """
     values: dict[str, Any] = {}
     for name in ARCHITECTURE:
@@ -157,7 +155,7 @@ def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is
         interpolates = name == "upsample" and "transpose" not in (value, own_value)
         has_weights = name != "dropout" and not interpolates
         belongs_to_encoder = config.encoder is not None and name == "depth"
-        is_fixed = (is_trained and has_weights) or belongs_to_encoder
+        is_fixed = (is_copied and has_weights) or belongs_to_encoder
         if is_fixed and value not in (None, own_value):
             raise ModelError(
                 f"{flag_of(name)} {value}: {owner} has {own_value}; leave the flag out, or start from another model"
@@ -202,7 +200,7 @@ def copy_weights(source: UNet, model: UNet) -> str:
     """Copy the weights whose shapes agree; return a text on the others (classes, input channels), which stay random.
 
     The head of another task has another meaning and is not copied. Apart from that both models have the same
-    architecture, as `starting_point` has checked; but the shortcut of a first block has weights only where the block
+    architecture, as `architecture` has checked; but the shortcut of a first block has weights only where the block
     changes the number of channels.
     """
     weights = source.state_dict()

@@ -178,7 +178,7 @@ def test_an_encoder_without_transformers_says_what_to_install(encoder_folders, e
 def test_a_model_with_an_encoder_is_a_start_for_other_classes(encoder_folders, encoder_model):
     first = network_with(encoder_folders["resnet"])
     start = start_from(encoder_model, {"freeze_encoder": True})
-    again = start.build(3, classes(5), start.trained_preprocess(3))
+    again = start.network(3, classes(5), start.config.preprocess)
     assert again.config.preprocess == first.config.preprocess
     assert again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
@@ -187,7 +187,7 @@ def test_a_model_with_an_encoder_is_a_start_for_other_classes(encoder_folders, e
 def test_a_model_with_an_encoder_is_a_start_for_other_channels(encoder_folders, encoder_model):
     weights = network_with(encoder_folders["resnet"]).encoder.state_dict()
     statistics = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5)
-    other = start_from(encoder_model, {"freeze_encoder": True}).build(5, classes(2), statistics)
+    other = start_from(encoder_model, {"freeze_encoder": True}).network(5, classes(2), statistics)
     assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33)
     assert other.encoder.frozen
     (filters,) = [name for name, weight in other.encoder.state_dict().items() if weight.shape != weights[name].shape]
@@ -207,7 +207,8 @@ def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(encoder_folder
     stored = UNetConfig(**json.loads(json.dumps(asdict(expected))))
     start = start_from(None, {"encoder": f"gone/{family}", "encoder_weights": "pretrained"}, stored)
     statistics = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
-    network = start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
+    preprocess = stored.preprocess if stored.in_channels == channels else statistics
+    network = start.network(channels, classes(2), preprocess)
     assert network.config == expected
 
 

@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.starts import settings, start_from
+from support.starts import Start, start_from, start_of
 
 from runtime.errors import ModelError
 from runtime.settings import flag_of
 from tasks.classes.loss import Classes
 from tasks.overlapping.loss import Overlapping
-from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
+from train_utils.settings.starting_point import copy_weights
 from unet import UNet, UNetConfig
 from unet.config import NetworkAxes, Preprocess
 
 
 def test_a_network_with_an_encoder_is_narrow():
     start = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
-    assert start.architecture.base_channels == 16
+    assert start.config.base_channels == 16
     assert start.encoder.weights is None
-    assert start.trained_preprocess(3) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
     ((name, value),) = flags.items()
     line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
     with pytest.raises(ModelError, match=line):
-        starting_point(settings(init_from="m", **flags), model=model, trained=model.config)
+        start_of(model, init_from="m", **flags)
 
 
 @pytest.mark.parametrize(
@@ -74,22 +73,21 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
 )
 def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weights(upsample, flags):
     model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
-    start = starting_point(settings(init_from="m", **flags), model=model, trained=model.config)
-    assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
+    start = start_of(model, init_from="m", **flags)
+    assert start.config == replace(model.config, **flags, preprocess=start.config.preprocess)
     assert start.model == model
-    assert start.trained == model.config
 
 
 def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
     volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
     config = UNetConfig(base_channels=2, depth=1, **volumes)
-    own = starting_point(settings(init_from="m"), NetworkAxes(3), model=UNet(config), trained=config)
-    assert own.architecture.kernels == config.kernels
-    assert own.architecture.strides == config.strides
+    own = start_of(UNet(config), NetworkAxes(3), init_from="m")
+    assert own.config.kernels == config.kernels
+    assert own.config.strides == config.strides
     with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
-        starting_point(settings(init_from="m"), NetworkAxes(2), model=UNet(config), trained=config)
+        start_of(UNet(config), NetworkAxes(2), init_from="m")
     with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
-        starting_point(settings(), NetworkAxes(2), trained=config)
+        start_of(None, NetworkAxes(2), config)
 
 
 def test_weights_of_another_shape_start_at_random():
@@ -118,21 +116,21 @@ def test_a_shortcut_without_weights_takes_and_gives_none():
 
 def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
-    start = starting_point(settings(base_channels=2), axes)
-    assert start.architecture.depth == 2
-    assert start.architecture.strides == axes.strides
-    network = start.build(1, Classes(("a", "b")), Preprocess())
+    start = start_of(None, axes, base_channels=2)
+    assert start.config.depth == 2
+    assert start.config.strides == axes.strides
+    network = start.network(1, Classes(("a", "b")), Preprocess())
     assert capsys.readouterr().out.startswith("model: 3-D U-Net, ")
     assert len(network.heads) == 0
     assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last_3d)
-    deep = starting_point(settings(base_channels=2, depth=3, deep_supervision=True))
-    assert len(deep.build(1, Classes(("a", "b")), Preprocess()).heads) == 1
+    deep = start_of(base_channels=2, depth=3, deep_supervision=True)
+    assert len(deep.network(1, Classes(("a", "b")), Preprocess()).heads) == 1
 
 
 def test_weights_of_a_model_of_another_task_are_copied_without_its_head(capsys):
     model = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
-    start = starting_point(settings(init_from="m"), model=model, trained=model.config)
-    network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
+    start = start_of(model, init_from="m")
+    network = start.network(1, Overlapping(("a", "b")), model.config.preprocess)
     line = "head.conv.weight (of another task), head.conv.bias (of another task)"
     assert capsys.readouterr().out.startswith(f"start: m, 38 of 40 weights copied; random start for {line}\n")
     assert not torch.equal(network.head.conv.weight, model.head.conv.weight)
@@ -143,13 +141,13 @@ BYTES = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))
 
 
 @pytest.fixture
-def of_encoder() -> StartingPoint:
+def of_encoder() -> Start:
     """A start with the built-in encoder, which sees three channels."""
     return start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
 
 
-def build(start: StartingPoint, channels: int, preprocess: Preprocess) -> UNet:
-    return start.build(channels, Classes(("a", "b")), preprocess)
+def build(start: Start, channels: int, preprocess: Preprocess) -> UNet:
+    return start.network(channels, Classes(("a", "b")), preprocess)
 
 
 def test_grey_images_are_repeated_for_the_channels_of_an_encoder(of_encoder, capsys):
@@ -163,11 +161,11 @@ def test_grey_images_are_repeated_for_the_channels_of_an_encoder(of_encoder, cap
 @pytest.mark.parametrize(("pixel_types", "mean"), [(("uint8",), 90.0), (("uint16",), 7.0)], ids=str)
 def test_statistics_of_images_are_those_of_the_model_where_both_have_8_bits(of_encoder, pixel_types, mean):
     own = Preprocess(mean=(90.0,) * 3, std=(30.0,) * 3, pixel_types=pixel_types)
-    start = of_encoder._replace(encoder=None, trained=replace(of_encoder.architecture, preprocess=own))
+    start = of_encoder._replace(encoder=None, config=replace(of_encoder.config, preprocess=own))
     assert build(start, 3, BYTES).config.preprocess.mean == (mean,) * 3
 
 
 def test_the_encoder_of_a_resumed_run_is_frozen_again(of_encoder):
     frozen = replace(of_encoder.settings, freeze_encoder=True)
-    resumed = of_encoder._replace(settings=frozen, encoder=None, trained=of_encoder.architecture)
+    resumed = of_encoder._replace(settings=frozen, encoder=None)
     assert not any(parameter.requires_grad for parameter in build(resumed, 3, BYTES).encoder.parameters())

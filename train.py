@@ -90,7 +90,7 @@ def main() -> None:
     checkpoints.resume(run.checkpoint, state, model)
 
     log = RunLog(accelerator, network, checkpoints, schedule, state, data, task)
-    with shortage_recorded(run.output_dir, network, batch_split, state):
+    with shortage_recorded(run.output_dir, settings, network, batch_split, state):
         fit(
             accelerator,
             model,

@@ -4,13 +4,12 @@ A step is tried before the first one, and a later shortage is recorded for the n
 """
 
 import copy
-import json
 import math
 import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,18 @@ from accelerate import Accelerator
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.device import upload
-from runtime.documents import read_json
 from runtime.errors import MemoryShortage, SettingsError, one_line
-from runtime.files import replace_file
+from runtime.files import tolerate_write_errors
 from runtime.launch import SHARDING
 from runtime.machine import is_out_of_memory
-from runtime.values import Natural, from_json
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 from unet.model import UNet
 
-MEMORY_FILE = "memory.json"
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
@@ -41,26 +38,6 @@ MOMENTS = 2  # numbers that an optimizer keeps for each weight, at most
 VALUE_BYTES = 4 + 4  # of a value of an image, loaded and augmented
 MASK_BYTES = 1 + 8
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
-
-
-@dataclass(frozen=True)
-class MemoryLimit:
-    """What may fit into memory, as a run that ran out of it has recorded in memory.json, in its output folder."""
-
-    micro_batch_size: Natural | None = None
-    activation_checkpointing: bool = False
-
-
-def read_memory_limit(folder: Path) -> MemoryLimit:
-    """The limit that a run in this folder has recorded; an empty one if there is none."""
-    file = folder / MEMORY_FILE
-    try:
-        return from_json(MemoryLimit, read_json(file), MEMORY_FILE)
-    except FileNotFoundError:
-        return MemoryLimit()
-    except (OSError, ValueError) as error:
-        say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
-        return MemoryLimit()
 
 
 def wanted_split(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
@@ -103,10 +80,12 @@ def say_split(batch_split: BatchSplit) -> None:
 
 
 @contextmanager
-def shortage_recorded(folder: Path, network: UNet, batch_split: BatchSplit, state: RunState) -> Iterator[None]:
+def shortage_recorded(
+    folder: Path, settings: RunSettings, network: UNet, batch_split: BatchSplit, state: RunState
+) -> Iterator[None]:
     """A context for training in which running out of memory becomes a MemoryShortage.
 
-    What may fit is recorded in the folder of the run, if anything may: micro-batches of half the size, or activation
+    What may fit is recorded in the run.json of the run, if anything may: micro-batches of half the size, or activation
     checkpointing for single images. Started again with --resume auto, the run continues with that, and each step still
     has all its images.
     """
@@ -124,13 +103,12 @@ def shortage_recorded(folder: Path, network: UNet, batch_split: BatchSplit, stat
         elif batch_split.is_fixed:
             remedy = "lower --micro-batch-size, which flags or profile fix"
         elif size > 1 or not network.activation_checkpointing:
-            limit = MemoryLimit(math.ceil(size / 2), size == 1 or network.activation_checkpointing)
-            folder.mkdir(
-                parents=True, exist_ok=True
-            )  # machines may not share the folder that the main process has made
-            with replace_file(folder / MEMORY_FILE) as file:  # several processes may run out at once
-                file.write(json.dumps(asdict(limit)).encode())
-            change = f"micro-batches of {limit.micro_batch_size}"
+            recomputes = size == 1 or network.activation_checkpointing
+            flags = settings.flags | {"activation_checkpointing": recomputes}
+            limited = replace(settings, micro_batch_size=math.ceil(size / 2), flags=flags)
+            with tolerate_write_errors("run.json"):  # several processes may run out at once, and write the same
+                limited.write(folder)
+            change = f"micro-batches of {limited.micro_batch_size}"
             if size == 1:
                 change = "activation checkpointing"
             command = f"the same command with --output-dir {shlex.quote(str(folder))} --resume auto"

@@ -36,7 +36,7 @@ from train_utils.check_data import check_data
 from train_utils.checkpoints import Checkpoint, find_checkpoint
 from train_utils.compilation import compile_blocks, compile_long_run, compile_loss, tune_kernels
 from train_utils.dataset import load_dataset_info
-from train_utils.memory import MemoryLimit, MemoryTrial, read_memory_limit, reports_shortage, say_split, wanted_split
+from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
 from train_utils.reporting.samples import report_share
 from train_utils.run_folder import finished_line, open_folder
 from train_utils.run_state import RunState
@@ -56,21 +56,20 @@ from unet.model import UNet
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run before its first step: its folder, its starting point, and its recorded memory limit.
+    """A run before its first step: its folder, its starting point, and its record so far.
 
     Args:
         checkpoint: the checkpoint that the run resumes from, if any.
         model: the model that a new run starts from, if any. A resumed run has none: the model may have changed or been
             deleted since.
-        profile: the launch of the run that is resumed or repeated, if there is a record of it.
+        record: that of the run that is resumed or repeated, if any.
         flags: the flags as they were typed.
     """
 
     output_dir: Path
     checkpoint: Checkpoint | None
     model: UNet | None
-    profile: dict[str, Any] | None
-    memory_limit: MemoryLimit
+    record: RunSettings | None
     flags: TrainSettings
 
     @property
@@ -121,6 +120,8 @@ class OpenedRun:
         args = replace(self.flags, task=info.config.task, place=info.config.reads_places)
         if self.checkpoint is not None:
             args = _with_recorded_plan(args, self.checkpoint.settings.flags)
+            if self.record is not None and self.record.flags.get("activation_checkpointing"):  # memory was short
+                args = replace(args, activation_checkpointing=True)
         elif args.plan == "auto":
             args = plan_run(info, args)
             _say_choices("plan", self.flags, args, UNPLANNED)
@@ -163,7 +164,8 @@ def launch(flags: TrainSettings) -> Accelerator:
     tracker = available_tracker(flags.tracker)
     precision: str | None = "no"
     if not flags.check_data:  # which computes nothing, so the line on bf16 would be out of place
-        profile = recorded_profile(flags) or {}
+        record = find_record(flags)
+        profile: dict[str, Any] = {} if record is None else record.profile
         # with group norm a step of a narrow network takes up to 1.7 times as long in bf16 on a CPU (torch 2.13)
         precision = default_precision(profile.get("mixed_precision"), suits_cpus=flags.norm != "group")
     accelerator = Accelerator(
@@ -182,14 +184,14 @@ def launch(flags: TrainSettings) -> Accelerator:
     return accelerator
 
 
-def recorded_profile(flags: TrainSettings) -> dict[str, Any] | None:
-    """The launch of the run that is resumed or repeated; None without one, and on a machine without its folder."""
+def find_record(flags: TrainSettings) -> RunSettings | None:
+    """The record of the run that is resumed or repeated; None without one, and on a machine without its folder."""
     resumed = flags.output_dir if flags.resume == "auto" else None
     if flags.resume and flags.resume != "auto":
         resumed = Path(flags.resume).resolve().parent.parent
     for run in filter(None, (resumed, flags.like)):
         with suppress(OSError, ValueError):  # what is damaged is named when the run is opened
-            return RunSettings.read(run).profile
+            return RunSettings.read(run)
     return None
 
 
@@ -209,7 +211,7 @@ def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -
 
 
 def open_run(flags: TrainSettings) -> OpenedRun | None:
-    """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process.
+    """Make or find the folder of a run, lock it, and read its checkpoint and its record; call it on one process.
 
     None, and a line, if the run has finished and the flags ask for nothing more.
     """
@@ -222,7 +224,7 @@ def open_run(flags: TrainSettings) -> OpenedRun | None:
     model = None
     if flags.init_from is not None and checkpoint is None:
         model = load_model(flags.init_from)
-    return OpenedRun(folder, checkpoint, model, recorded_profile(flags), read_memory_limit(folder), flags)
+    return OpenedRun(folder, checkpoint, model, find_record(flags), flags)
 
 
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:
@@ -277,7 +279,7 @@ def build_network(
     if args.crop_size:
         say_padding(info, args.crop_size, network.config.preprocess)
     say_kernel_fault(accelerator, network.config.dims)
-    network.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
+    network.activation_checkpointing = args.activation_checkpointing
     return network, task
 
 
@@ -293,15 +295,16 @@ def fit_batch(
     shapes = network_shapes(info, network.config)
     check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
     tune_kernels(args, accelerator.device, shapes)
-    fitting_size = run.memory_limit.micro_batch_size  # of a step that has fitted, or may
-    if fitting_size is None and run.checkpoint is not None:
-        fitting_size = run.checkpoint.settings.micro_batch_size
+    fitting_size = None  # of a step that has fitted, or may
+    if run.checkpoint is not None:
+        fitting_size = (run.record or run.checkpoint.settings).micro_batch_size
     batch_split = wanted_split(args, describe_profile(accelerator), fitting_size)
     if reports_shortage(accelerator.device):
         largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
     say_split(batch_split)
-    compile_long_run(accelerator, args, network, batch_split, shapes, run.profile)
+    recorded = None if run.record is None else run.record.profile
+    compile_long_run(accelerator, args, network, batch_split, shapes, recorded)
     return batch_split, shapes
 
 

@@ -9,20 +9,10 @@ from support.in_process import run_train
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import find_checkpoint, fingerprint
-from train_utils.memory import MemoryLimit, read_memory_limit
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
 FLAGS += ["--batch-size", "2", "--max-steps", "4", "--checkpoint-every", "2", "--log-every", "1", "--tracker", "none"]
 DEEP = "[" * 10_000
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", DEEP, '{"micro_batch_size": "4"}', '{"micro_batch_size": 0}', '{"new": 1}']
-)
-def test_a_damaged_memory_json_is_forgotten_in_one_line(tmp_path, capsys, content):
-    (tmp_path / "memory.json").write_text(content)
-    assert read_memory_limit(tmp_path) == MemoryLimit()
-    assert "memory.json is damaged" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +58,14 @@ def test_damaged_lines_of_metrics_are_left_out_between_good_ones(output):
     assert run.exit_code == 0, run.output
     assert "metrics.jsonl: 5 damaged lines are left out" in run.output
     assert log.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("content", ["", '{"new": 1}'])
+def test_a_damaged_run_json_is_written_anew_from_the_checkpoint(output, content):
+    (output / "run.json").write_text(content)
+    run = resume(output)
+    assert run.exit_code == 0, run.output
+    assert run.settings["micro_batch_size"] == 2
 
 
 def test_a_log_that_is_gone_begins_again_in_one_line(output):

@@ -6,7 +6,6 @@ from typing import Any
 from inference.models import load_model
 from support.in_process import parsed
 from train_utils.checkpoints import Checkpoint
-from train_utils.memory import MemoryLimit
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
@@ -31,4 +30,4 @@ def opened_run(folder: Path, flags: TrainSettings, checkpoint: Checkpoint | None
     model = None
     if flags.init_from is not None and checkpoint is None:
         model = load_model(flags.init_from)
-    return OpenedRun(folder, checkpoint, model, None, MemoryLimit(), flags)
+    return OpenedRun(folder, checkpoint, model, None, flags)

@@ -5,6 +5,8 @@ Micro-batches become smaller, and no step has fewer images.
 
 import json
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +21,9 @@ from runtime.errors import MemoryShortage, SettingsError
 from tasks import task_of_model
 from train_utils import memory as memory_module
 from train_utils import start
-from train_utils.memory import MemoryLimit, MemoryTrial, most_images, read_memory_limit, shortage_recorded, wanted_split
+from train_utils.memory import MemoryTrial, most_images, shortage_recorded, wanted_split
 from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
 
 SHAPE = (1, 12, 16)
@@ -110,13 +113,24 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_but_no_loss(tiny_f
     assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
 
 
+SETTINGS = RunSettings({"activation_checkpointing": False}, micro_batch_size=80)
+
+
+def recorded_limit(folder: Path) -> list | None:
+    """What may fit, as a run has recorded it: the size of micro-batches, and whether activations are computed again."""
+    if not (folder / "run.json").exists():
+        return None
+    record = RunSettings.read(folder)
+    return [record.micro_batch_size, record.flags["activation_checkpointing"]]
+
+
 @pytest.mark.parametrize(
     ("size", "recomputes", "remedy", "limit"),
     [
-        (5, False, "to continue with micro-batches of 3", MemoryLimit(3, False)),
-        (4, True, "to continue with micro-batches of 2", MemoryLimit(2, True)),
-        (1, False, "to continue with activation checkpointing", MemoryLimit(1, True)),
-        (1, True, "lower --crop-size, --scale or --base-channels", MemoryLimit()),
+        (5, False, "to continue with micro-batches of 3", [3, False]),
+        (4, True, "to continue with micro-batches of 2", [2, True]),
+        (1, False, "to continue with activation checkpointing", [1, True]),
+        (1, True, "lower --crop-size, --scale or --base-channels", None),
     ],
 )
 def test_a_shortage_names_its_process_among_all_with_what_may_fit(
@@ -125,37 +139,36 @@ def test_a_shortage_names_its_process_among_all_with_what_may_fit(
     monkeypatch.setenv("RANK", "9")
     monkeypatch.setenv("LOCAL_RANK", "1")
     network.activation_checkpointing = recomputes
-    folder = tmp_path / "runs"
     with (
         pytest.raises(MemoryShortage) as caught,
-        shortage_recorded(folder, network, BatchSplit(80, 16, size, 1), RunState(step=6)),
+        shortage_recorded(tmp_path, SETTINGS, network, BatchSplit(80, 16, size, 1), RunState(step=6)),
     ):
         raise MemoryError("full")
     assert str(caught.value).startswith(f"process 9: out of memory in step 7 with micro-batches of {size}; ")
     assert str(caught.value).endswith(f"{remedy} (full)")
     is_last = (size, recomputes) == (1, True)
-    command = f"; run the same command with --output-dir {folder} --resume auto to continue with "
+    command = f"; run the same command with --output-dir {tmp_path} --resume auto to continue with "
     assert (command in str(caught.value)) is not is_last
-    assert read_memory_limit(folder) == limit
+    assert recorded_limit(tmp_path) == limit
 
 
 def test_a_shortage_in_an_evaluation_names_it_with_what_helps(tmp_path, network):
     line = "in the evaluation after step 6; lower --scale or --base-channels"
     with (
         pytest.raises(MemoryShortage, match=line),
-        shortage_recorded(tmp_path, network.eval(), BatchSplit(4, 1, 4, 1), RunState(step=6)),
+        shortage_recorded(tmp_path, SETTINGS, network.eval(), BatchSplit(4, 1, 4, 1), RunState(step=6)),
     ):
         raise MemoryError("full")
-    assert read_memory_limit(tmp_path) == MemoryLimit()
+    assert recorded_limit(tmp_path) is None
 
 
 def test_another_error_in_training_is_left_as_it_is(tmp_path, network):
     with (
         pytest.raises(RuntimeError, match="illegal"),
-        shortage_recorded(tmp_path, network, BatchSplit(8, 1, 4, 2), RunState(step=2)),
+        shortage_recorded(tmp_path, SETTINGS, network, BatchSplit(8, 1, 4, 2), RunState(step=2)),
     ):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    assert read_memory_limit(tmp_path) == MemoryLimit()
+    assert recorded_limit(tmp_path) is None
 
 
 @pytest.mark.parametrize("was_needed", [True, False])
@@ -164,8 +177,8 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
 ):
     flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--checkpoint-every", "1"]
     assert run_train(tmp_path / "run", *flags, "--max-steps", "1").exit_code == 0
-    limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
-    (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
+    record = RunSettings.read(tmp_path / "run")
+    replace(record, flags=record.flags | {"activation_checkpointing": was_needed}).write(tmp_path / "run")
     network = {}
     monkeypatch.setattr(start, "check_slabs", lambda accelerator, tried, *rest: network.update(tried=tried))
     monkeypatch.setattr(start, "say_split", lambda split: sys.exit(network["tried"].activation_checkpointing))
@@ -188,7 +201,7 @@ def test_a_later_shortage_is_recorded_for_a_restart_in_smaller_micro_batches(tin
     assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
     assert "resumed from" in result.stdout
     assert len(losses(output)) == 10
-    assert json.loads((output / "memory.json").read_text())["micro_batch_size"] == 2
+    assert RunSettings.read(output).micro_batch_size == 2
 
 
 def profile_of(processes: int, accumulation: int | None = None) -> dict[str, int | None]:

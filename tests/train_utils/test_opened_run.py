@@ -18,8 +18,8 @@ from support.splits import unread_info, unread_split
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
 from runtime.files import release_folders
-from train_utils.memory import MemoryLimit
 from train_utils.run_folder import open_folder
+from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 from train_utils.start import OpenedRun, open_run
 from unet import UNet, UNetConfig
@@ -91,17 +91,17 @@ def resumed(tmp_path) -> TrainSettings:
 
 @pytest.fixture
 def opened(tmp_path, resumed) -> Iterator[OpenedRun]:
-    """A run in a folder with half a file and a recorded shortage of memory; it is locked within the test."""
+    """A run in a folder with half a file and a record; it is locked within the test."""
     (tmp_path / ".unet-0123abcd.tmp").mkdir()
-    (tmp_path / "memory.json").write_text('{"micro_batch_size": 2, "activation_checkpointing": true}')
+    RunSettings({"activation_checkpointing": True}, micro_batch_size=2).write(tmp_path)
     yield open_run(resumed)
     release_folders()
 
 
-def test_a_run_that_is_opened_knows_what_fits_and_removes_leftovers(opened, tmp_path):
+def test_a_run_that_is_opened_knows_its_record_and_removes_leftovers(opened, tmp_path):
     assert opened.output_dir == tmp_path
     assert opened.flags.seed == 5
-    assert opened.memory_limit == MemoryLimit(2, True)
+    assert opened.record.micro_batch_size == 2
     assert not (tmp_path / ".unet-0123abcd.tmp").exists()
 
 

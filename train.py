@@ -44,8 +44,6 @@ def main() -> None:
     flags = parse_args(__doc__)
     accelerator = launch(flags)  # devices, processes and precision come from the launch profile
     run = start_run(accelerator, flags)  # its folder, and the checkpoint to go on from
-    if run is None:  # the run has finished before
-        return accelerator.end_training()
 
     # One process reads the data, however many train; `args` are the flags and what the plan chooses from the data
     args, data = load_data(accelerator, run)
@@ -87,7 +85,8 @@ def main() -> None:
     checkpoints = Checkpoints(
         accelerator, run.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
-    checkpoints.resume(run.checkpoint, state, model)
+    if not checkpoints.resume(run.checkpoint, state, model):  # the run has finished before
+        return accelerator.end_training()
 
     log = RunLog(accelerator, network, checkpoints, schedule, state, data, task)
     with shortage_recorded(run.output_dir, settings, network, batch_split, state):

@@ -64,7 +64,6 @@ ROOMS = {
         "comparison",
         "review",
         "checkpoints",
-        "run_folder",
         "start",
         "run_log",
     ),

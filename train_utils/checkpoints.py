@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, one_line
-from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
+from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_file, replace_files, tolerate_write_errors
 from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
@@ -233,18 +233,30 @@ class Checkpoints:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module) -> None:
+    def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module) -> bool:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
 
         Args:
             model: the network as accelerate has prepared it.
 
+        Returns:
+            Whether anything is left to do; if not, a line says how the run would go on.
+
         Raises CheckpointError if the checkpoint belongs to another run.
         """
         if checkpoint is None:
             self.save(run)
-            return
-        for change in compare_settings(checkpoint.settings, self.settings):
+            return True
+        changes = compare_settings(checkpoint.settings, self.settings)
+        if on_main(self.accelerator, lambda: self._has_finished(checkpoint)):
+            total_steps = self.settings.total_steps or run.step
+            remedy = "more --epochs, --max-steps or --max-minutes"
+            if run.step < total_steps and checkpoint.settings.flags.get("patience"):
+                remedy = "a larger --patience"
+            line = f"the run has finished, at step {run.step} of {total_steps}; to continue it, give {remedy}"
+            say(f"{self.output_dir}: {line}")
+            return False
+        for change in changes:
             say(change)
         self._restore(checkpoint)
         # one process looks: machines may not share the folder, and all must agree on the best score
@@ -256,6 +268,22 @@ class Checkpoints:
         say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
         if run.step > 0:
             rebuild_buckets(model, self.network)
+        return True
+
+    def _has_finished(self, checkpoint: Checkpoint) -> bool:
+        """Whether the run in this folder ended with this checkpoint, and the flags that are given ask nothing more."""
+        try:
+            finished = read_json(self.output_dir / FINISHED_FILE)
+        except (OSError, ValueError):
+            return False
+        given = {name: value for name, value in self.settings.flags.items() if value is not None}
+        changes = compare_settings(checkpoint.settings, replace(self.settings, flags=given))
+        return finished.get("step") == checkpoint.state.step and not changes
+
+    def mark_finished(self, step: int) -> None:
+        """Mark the run as finished at its last step; call it when all is written and published."""
+        with tolerate_write_errors(FINISHED_FILE), replace_file(self.output_dir / FINISHED_FILE) as file:
+            file.write(json.dumps({"step": step}).encode())
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""

@@ -34,7 +34,6 @@ from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
 from train_utils.reporting.report import FEW_STEPS, remarks_on, write_report
 from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
-from train_utils.run_folder import mark_finished
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule, milliseconds_since_start
 from train_utils.sharding import whole_network
@@ -228,7 +227,7 @@ class RunLog:
                 saved = "all is saved" if all_saved else "not all is saved, see above"
                 say(f"stopped after step {self._steps_made}; {saved}; continue with: {resume}")
             elif all_saved and push_to_hub(self.checkpoints.model_folder, run.flags.push_to_hub):
-                mark_finished(self.folder, self.state.step)
+                self.checkpoints.mark_finished(self.state.step)
         self.tracker.finish()
         if not all_saved:
             raise WriteError(f"{self.folder} is incomplete: files could not be written, see the lines above")

@@ -1,6 +1,8 @@
 """What a run prepares before its first step, in the order of `main`: launch, folder, data, network, loaders."""
 
+import atexit
 import math
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +19,8 @@ from data_utils.loading.loaders import NetworkShapes, network_shapes
 from inference.models import load_model
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
-from runtime.errors import LaunchError, SettingsError
+from runtime.errors import CheckpointError, LaunchError, SettingsError
+from runtime.files import lock_folder, remove_leftovers
 from runtime.launch import (
     check_launch,
     command_line,
@@ -33,12 +36,11 @@ from runtime.values import checked
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.check_data import check_data
-from train_utils.checkpoints import Checkpoint, find_checkpoint
+from train_utils.checkpoints import MANIFEST, Checkpoint, find_checkpoint
 from train_utils.compilation import compile_blocks, compile_long_run, compile_loss, tune_kernels
 from train_utils.dataset import load_dataset_info
 from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
 from train_utils.reporting.samples import report_share
-from train_utils.run_folder import finished_line, open_folder
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
 from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length, say_padding
@@ -210,16 +212,44 @@ def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -
     return Slabs.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume, divisor)
 
 
-def open_run(flags: TrainSettings) -> OpenedRun | None:
-    """Make or find the folder of a run, lock it, and read its checkpoint and its record; call it on one process.
+def open_folder(path: Path | None, resume: str | None) -> Path:
+    """Make and lock the folder of a run, by default runs/<time>; one that is not empty is refused without `resume`.
 
-    None, and a line, if the run has finished and the flags ask for nothing more.
+    A run resumed from a checkpoint continues in the folder of the checkpoint, unless another is given. Folders that are
+    still empty at the end are removed, so that a run that failed at its start can use its folder again.
     """
+    if resume and resume != "auto":
+        if not (Path(resume) / MANIFEST).is_file():
+            raise CheckpointError(
+                f"--resume {resume} is not a checkpoint; give a step-... folder, or auto with --output-dir"
+            )
+        path = path or Path(resume).resolve().parent.parent
+    path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
+        raise SettingsError(
+            f"--output-dir {path} is not an empty folder; choose another, or continue its run with --resume auto"
+        )
+    new_folders = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--output-dir {path} cannot be made: {error.strerror}") from error
+    atexit.register(_remove_empty, new_folders)
+    lock_folder(path)
+    remove_leftovers(path, seconds=0)
+    remove_leftovers(path / "checkpoints", seconds=0)
+    return path
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # the folder is not empty
+            folder.rmdir()
+
+
+def open_run(flags: TrainSettings) -> OpenedRun:
+    """Make or find the folder of a run, lock it, and read its checkpoint and its record; call it on one process."""
     folder = open_folder(flags.output_dir, flags.resume)
-    line = finished_line(folder, flags) if flags.resume == "auto" else None
-    if line:
-        say(line)
-        return None
     checkpoint = find_checkpoint(flags.resume, folder / "checkpoints")
     model = None
     if flags.init_from is not None and checkpoint is None:
@@ -227,8 +257,8 @@ def open_run(flags: TrainSettings) -> OpenedRun | None:
     return OpenedRun(folder, checkpoint, model, find_record(flags), flags)
 
 
-def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:
-    """The folder and the checkpoint of the run, found by one process; None, and a line, if nothing is left to do.
+def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun:
+    """The folder and the checkpoint of the run, found by one process.
 
     With --check-data the script ends here, with a report on the data, and with exit code 1 if that lists problems.
     """
@@ -239,8 +269,6 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | Non
         accelerator.end_training()
         raise SystemExit(problems > 0)
     run = on_main(accelerator, lambda: open_run(flags))
-    if run is None:
-        return None
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(describe_profile(accelerator))
     return run

@@ -1,90 +1,20 @@
 """When a run counts as finished, so that it is not resumed; and runs that are repeated from their record.
 
-Modules: train_utils/run_folder.py, train_utils/settings/flags.py.
+Modules: train_utils/checkpoints.py, train_utils/settings/flags.py.
 """
 
-import json
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from support.folders import write_splits
-from support.in_process import Run, parsed, run_train
+from support.in_process import Run, run_train
 from support.launches import TINY
 from support.run_equality import different_tensors
-from support.runs import unplanned
 
 import train
-import train_utils.start
 from runtime.errors import CheckpointError
-from train_utils.checkpoints import checkpoint_folder
-from train_utils.run_folder import finished_line, mark_finished
-from train_utils.settings.record import RunSettings, flags_as_json
-from train_utils.settings.train_settings import TrainSettings
-
-
-def mark(folder: Path, settings: TrainSettings, *, steps: int = 30) -> Path:
-    """Mark a run of these settings as finished after all its steps, with the checkpoint of the last one."""
-    checkpoint_folder(folder / "checkpoints", steps).mkdir(parents=True)
-    record = RunSettings(flags_as_json(settings) | {"depth": 4}, total_steps=steps)  # what was open is recorded
-    (folder / "run.json").write_text(json.dumps(asdict(record)))
-    mark_finished(folder, steps)
-    return folder
-
-
-def has_finished(folder: Path, *flags: str) -> bool:
-    """Whether a command with these flags finds the run finished."""
-    return finished_line(folder, unplanned(*flags)) is not None
-
-
-@pytest.fixture
-def run(tmp_path) -> Path:
-    """The folder of a run that has made all its steps."""
-    return mark(tmp_path, unplanned())
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("--epochs 3", True),
-        ("--max-steps 30 --epochs 11", True),
-        ("--max-minutes 9", True),
-        ("--epochs 11", False),
-        ("--max-steps 31", False),
-        ("--seed 1", False),
-        ("--batch-size 5", False),
-    ],
-)
-def test_a_run_has_finished_if_no_more_steps_and_no_other_settings_are_asked_for(run, flags, expected):
-    assert has_finished(run, *flags.split()) is expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("", True),
-        ("--base-channels 24", True),
-        ("--base-channels 16", False),
-        ("--eval-every 0", False),
-        ("--task landmarks", False),
-        ("--no-place", False),
-    ],
-)
-def test_flags_that_the_plan_or_the_data_decided_need_not_be_typed(tmp_path, flags, expected):
-    planned = parsed("--dataset", "data", "--max-steps", "30")
-    mark(tmp_path, replace(planned, base_channels=24, epochs=9, eval_every=50, task="classes", place=True))
-    line = finished_line(tmp_path, parsed("--dataset", "data", "--max-steps", "30", *flags.split()))
-    assert (line is not None) is expected
-
-
-@pytest.mark.parametrize(("minutes", "expected"), [("3", True), ("3.1", False)])
-def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path, minutes, expected):
-    mark(tmp_path, unplanned("--max-minutes", "3"), steps=20)
-    assert has_finished(tmp_path, "--max-minutes", minutes) is expected
-
 
 FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
 
@@ -106,13 +36,6 @@ def copied(done: Run, tmp_path: Path) -> Path:
     return Path(shutil.copytree(done.folder, tmp_path / "run"))
 
 
-@pytest.fixture
-def no_data() -> Iterator[None]:
-    """A run that looks at its data fails."""
-    with mock.patch.object(train_utils.start, "load_dataset_info", side_effect=AssertionError):
-        yield
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -121,14 +44,37 @@ def resume(folder: Path, data: Path, *flags: str) -> Run:
     return run_train(folder, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
 
 
-def test_finished_run_that_is_started_again_loads_no_data(data, copied, no_data):
+@pytest.mark.parametrize("flags", ["", "--epochs 1 --max-steps 4", "--output-dir ."])
+def test_a_finished_run_that_is_started_again_stays_as_it_is(data, copied, monkeypatch, flags):
+    monkeypatch.chdir(copied)
     before = contents(copied)
-    run = resume(copied, data)
+    run = resume(copied, data, *flags.split())
     assert run.exit_code == 0
-    line = next(text for text in run.output.splitlines() if text.startswith(str(copied)))
-    assert line.startswith(f"{copied}: the run has finished, at step 4 of 4;")
-    assert "--epochs, --max-steps" in line
+    line = run.output.splitlines()[-1]
+    assert ": the run has finished, at step 4 of 4; to continue it, give more --epochs, --max-steps or" in line
     assert contents(copied) == before
+
+
+def test_a_finished_run_of_which_fewer_steps_are_asked_keeps_what_it_has(done, data, copied):
+    run = resume(copied, data, "--epochs", "1")
+    assert run.exit_code == 0
+    assert "the run is now 2 steps long instead of 4" in run.output
+    assert run.records == done.records
+    assert different_tensors(run.weights(4), done.weights(4)) == []
+    assert (copied / "model" / "model.safetensors").read_bytes() == (
+        done.folder / "model" / "model.safetensors"
+    ).read_bytes()
+    assert (copied / "finished.json").exists()
+
+
+def test_flags_that_the_plan_has_decided_need_not_be_given_again(data, tmp_path):
+    flags = ["--dataset", data, "--base-channels", "2", "--num-workers", "0", "--max-steps", "2", "--tracker", "none"]
+    assert run_train(tmp_path / "run", *flags).exit_code == 0
+    again = run_train(tmp_path / "run", *flags, "--resume", "auto")
+    assert "the run has finished, at step 2 of 2" in again.output
+    other = run_train(tmp_path / "run", *flags, "--resume", "auto", "--eval-every", "1")
+    assert "and is now 1\n" in other.output
+    assert "the run has finished" not in other.output
 
 
 def test_a_run_killed_before_the_marker_does_the_finish_again(data, done, copied):
@@ -167,11 +113,19 @@ def impatient(data, tmp_path_factory) -> Run:
     return run_train(tmp_path_factory.mktemp("runs") / "impatient", "--dataset", data, *FLAGS, *PATIENCE)
 
 
-def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, impatient, no_data):
+@pytest.mark.parametrize("flags", [PATIENCE, PATIENCE[2:]], ids=["the same flags", "no --patience"])
+def test_a_run_that_ran_out_of_patience_has_finished(data, impatient, flags):
     assert "no better mean IoU in 1 evaluation" in impatient.output
-    again = resume(impatient.folder, data, *PATIENCE, "--epochs", "40")
+    again = resume(impatient.folder, data, *flags)
     assert again.exit_code == 0
     assert "to continue it, give a larger --patience" in again.output
+
+
+def test_a_run_that_ran_out_of_patience_makes_no_more_steps_whatever_its_length(data, impatient, tmp_path):
+    folder = Path(shutil.copytree(impatient.folder, tmp_path / "run"))
+    again = resume(folder, data, *PATIENCE, "--epochs", "40")
+    assert again.exit_code == 0
+    assert again.records == impatient.records
 
 
 def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):

@@ -1,6 +1,6 @@
 """The folder of a run: made, locked and swept; and where a run in it starts.
 
-Modules: train_utils/run_folder.py, train_utils/start.py.
+Module: train_utils/start.py.
 """
 
 import atexit
@@ -18,10 +18,9 @@ from support.splits import unread_info, unread_split
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
 from runtime.files import release_folders
-from train_utils.run_folder import open_folder
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
-from train_utils.start import OpenedRun, open_run
+from train_utils.start import OpenedRun, open_folder, open_run
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
 

@@ -25,7 +25,7 @@ from runtime.redact import redact, redact_all
 from runtime.values import Count, checked, from_json
 from tasks.classes.loss import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
-from train_utils.settings.train_settings import NOT_COMPARED, UNPLANNED, TrainSettings
+from train_utils.settings.train_settings import NOT_COMPARED, TrainSettings
 from unet.backbone import encoder_name
 from unet.config import NetworkAxes, UNetConfig
 
@@ -80,22 +80,11 @@ class RunSettings:
         return replace(settings, flags=flags, identity=UNRECORDED | settings.identity)
 
 
-def changed_flags(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
-    """The names of flags whose values are not those of a recorded run, but for its length and place.
-
-    A flag that is open, since the plan or the data decide it, counts as unchanged, and so does one that did not exist
-    when the run was recorded.
-    """
-    names = []
-    for name, value in flags.items():
-        is_open = value is None and name in (*UNPLANNED, "task", "place")
-        if name not in NOT_COMPARED and not is_open and recorded.get(name, value) != value:
-            names.append(name)
-    return names
-
-
 def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
-    """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`."""
+    """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`.
+
+    A flag that did not exist when the run was recorded counts as unchanged.
+    """
     for key, value in current.identity.items():
         before = saved.identity.get(key)
         if before == value or (before is None and key == CONTENT_ENTRY):
@@ -106,16 +95,20 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
         )
     notes = []
     steps = counted(current.total_steps, "step")
-    if saved.total_steps and current.total_steps and saved.total_steps != current.total_steps:
+    minutes = current.flags.get("max_minutes") or 0
+    minutes_before = saved.flags.get("max_minutes") or 0
+    if saved.total_steps != current.total_steps:
+        before = saved.total_steps or f"{minutes_before} minutes"
         notes.append(
-            f"the run is now {steps} long instead of {saved.total_steps}: the learning rate follows the schedule of the"
-            " new length"
+            f"the run is now {steps} long instead of {before}: the learning rate follows the schedule of the new length"
         )
-    minutes = current.flags.get("max_minutes")
-    if saved.total_steps and minutes not in (None, saved.flags.get("max_minutes")):
+    if saved.total_steps and minutes not in (0, minutes_before):
         notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
-    for name in changed_flags(saved.flags, current.flags):
-        notes.append(f"{name} was {saved.flags[name]} and is now {current.flags[name]}")
+    if not current.total_steps and minutes > minutes_before:
+        notes.append(f"the run has now {minutes} minutes instead of {minutes_before}")
+    for name, value in current.flags.items():
+        if name not in NOT_COMPARED and saved.flags.get(name, value) != value:
+            notes.append(f"{name} was {saved.flags[name]} and is now {value}")
     return notes
 
 

@@ -99,10 +99,12 @@ class ObjectReader(MaskReader):
         return reader.with_records(records)
 
     def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> "ObjectReader":
-        total = sum(map(Counter, pixels.values()), Counter())
-        counted_values = {value: count for value, count in total.items() if value not in self.ignored}
-        # the background of masks that number objects by color is black
-        background = sum(counted_values.pop(value, 0) for value in (0, (0, 0, 0)))
+        counted_values: Counter[int] = Counter()
+        for value, count in chain.from_iterable(map(dict.items, pixels.values())):
+            number = value_key(value)  # objects may be numbered by color
+            if number not in self.ignored:
+                counted_values[number] += count
+        background = counted_values.pop(0, 0)
         if self.classes == ObjectReader.classes:  # values are numbers of objects
             return replace(self, class_pixels=(background, sum(counted_values.values())))
         counted_values.pop(IGNORE_INDEX, None)

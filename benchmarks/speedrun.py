@@ -75,12 +75,10 @@ def write_set(source: Path, folder: Path, name: str) -> None:
 def train_ours(flags: list[str]) -> None:
     """train.py, whose --max-minutes are of processor time."""
     import train
-    from runtime.machine import ProcessorTimes
     from train_utils import schedule
 
     schedule.time = SimpleNamespace(monotonic=time.process_time)
     schedule.PROGRAM_START = 0.0
-    schedule.processor_times = lambda: ProcessorTimes(0, 0)  # no wait for a processor takes time of its own
     sys.argv = ["train.py", *flags]
     train.main()
 

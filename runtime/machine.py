@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import torch
@@ -20,7 +19,6 @@ WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them w
 # https://docs.kernel.org/admin-guide/cgroup-v1/memory.html and https://docs.kernel.org/scheduler/sched-bwc.html
 PROCESS = Path("/proc/self/cgroup")  # the groups of this process
 MOUNT = Path("/sys/fs/cgroup")
-SCHEDULER = Path("/proc/self/schedstat")  # https://docs.kernel.org/scheduler/sched-stats.html
 # numbers of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
@@ -54,22 +52,6 @@ def cpu_share() -> int:
 def most_workers() -> int:
     """The largest number of loader processes that this process can use; thousands would stop the machine."""
     return WORKERS_PER_CPU * max(1, cpu_share())
-
-
-class ProcessorTimes(NamedTuple):
-    """How long a thread has run on a processor, and has waited for one while others ran, in milliseconds."""
-
-    running: int
-    waiting: int
-
-
-def processor_times() -> ProcessorTimes:
-    """The times of this process's main thread; zeros where the system does not count them."""
-    words = _words(SCHEDULER)
-    if len(words) != 3:
-        return ProcessorTimes(0, 0)
-    running, waiting, _ = map(int, words)
-    return ProcessorTimes(running // 10**6, waiting // 10**6)
 
 
 def default_workers(device: torch.device) -> int:

@@ -46,7 +46,7 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, s
     """The rate of optimizer step `step` (from 0): linear warm-up, then one of SCHEDULES.
 
     The rate depends on the progress alone: no state needs to be saved, and no scheduler advances once for each process.
-    In a run by the clock all numbers are milliseconds.
+    In a run by the clock all numbers are parts of its time.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps

@@ -128,7 +128,7 @@ class RunLog:
         if self.schedule.is_log_step(self.state.step):
             self._write_training(learning_rate)
         clock = self.schedule.clock
-        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
+        self.bar.update(clock.now() // 1000 - self.bar.n if clock.budget else 1)
 
     def _write_training(self, learning_rate: float) -> None:
         """Write a record of the steps since the last one."""

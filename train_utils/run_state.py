@@ -12,17 +12,17 @@ from tasks.task import Task
 from train_utils.evaluation import Evaluation
 
 
-class Reading(NamedTuple):
-    """What the clock of a run says as a step begins.
+class Progress(NamedTuple):
+    """What the main process's clock tells all processes.
 
     Args:
-        now: the milliseconds that the run has used; 0 if its steps are counted.
-        total: those that it has for training.
+        share: of the time for training, how much is over; it never falls, and is 0 if the steps are counted.
+        is_over: whether the next step would cross the end.
         affords_evaluation: whether there is time for an evaluation that is not the last one.
     """
 
-    now: int = 0
-    total: int = 0
+    share: float = 0.0
+    is_over: bool = False
     affords_evaluation: bool = True
 
 
@@ -32,14 +32,14 @@ class StepResult(NamedTuple):
     Args:
         loss, grad_norm: over all processes.
         is_stop_requested: whether any process was asked to stop.
-        reading: of the main process's clock.
+        progress: as the step began.
     """
 
     step: int
     loss: float
     grad_norm: float
     is_stop_requested: bool
-    reading: Reading = Reading()
+    progress: Progress = Progress()
 
     @property
     def is_made(self) -> bool:

@@ -126,7 +126,7 @@ def train_step(
     """
     seed_step(args.seed, guard.state.step, accelerator.process_index)  # for dropout
     # The loss is divided by the counts of all micro-batches on all processes, so that it does not depend on their
-    # number. The same exchange tells all processes whether one of them was asked to stop, and what time it is.
+    # number. The same exchange tells all processes whether one of them was asked to stop, and whether time is over.
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
     exchanged = torch.cat([own_counts, guard.message(like=own_counts)])
     # these are views, which contain the sums when the exchange is over

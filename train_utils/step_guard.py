@@ -15,14 +15,13 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
-from train_utils.run_state import Reading, RunState, StepResult
+from train_utils.run_state import Progress, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.sharding import gather_tensor
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
-MESSAGE = 6  # numbers that a process tells the others in a step
-TIME_BASE = 65_536  # milliseconds
+MESSAGE = 4  # numbers that a process tells the others in a step
 
 
 class StepGuard:
@@ -36,7 +35,7 @@ class StepGuard:
         network: the model, not wrapped.
         optimizer: the optimizer that accelerate has prepared. A fused optimizer reads `found_inf` on the device; for
             others the host waits.
-        schedule: says after which steps all results must be known; the time of its clock travels to all processes.
+        schedule: says after which steps all results must be known; the progress of its clock travels to all processes.
         state: the state of the run, which counts the skipped steps.
         records: the training records; the images of a refused step are looked up there.
     """
@@ -55,6 +54,7 @@ class StepGuard:
         self.state = state
         self._records = records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
+        self._reads_at_once = accelerator.device.type == "cpu"  # the results of a step, since it has ended
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
         # buffers of one type are kept in one tensor, so that one copy and one choice serve all of them
         by_type: dict[torch.dtype, list[Tensor]] = {}
@@ -78,14 +78,12 @@ class StepGuard:
     def message(self, like: Tensor) -> Tensor:
         """What this process tells the others in a step, (MESSAGE,), to be added up; of the type and device of `like`.
 
-        These are whether it was asked to stop and, of the main process, the reading of the clock. Two numbers hold each
-        time, since float32 counts to 16 million only.
+        These are whether it was asked to stop and, of the main process, the progress; zeros of the others.
         """
-        reading = Reading(affords_evaluation=False)
+        progress = Progress(affords_evaluation=False)
         if self.accelerator.is_main_process:
-            reading = self.schedule.clock.reading()
-        times = [*divmod(reading.now, TIME_BASE), *divmod(reading.total, TIME_BASE)]
-        numbers = [self._stop.is_asked, reading.affords_evaluation, *times]
+            progress = self.schedule.clock.reading(steps_ahead=2 if self._reads_at_once else 3)
+        numbers = [self._stop.is_asked, *progress]
         # filled on the device: a copy from the host would wait
         return torch.cat([like.new_full((1,), number) for number in numbers])
 
@@ -120,10 +118,10 @@ class StepGuard:
     def results(self) -> list[StepResult]:
         """The results of the steps that are known now, of all steps where the run logs, evaluates or saves.
 
-        Every process must call it. The clock takes over its readings.
+        Every process must call it. The clock takes over the progress.
         """
-        results = self.settle(everything=self.accelerator.device.type == "cpu")
-        self.schedule.clock.note(results, self.state.step)
+        results = self.settle(everything=self._reads_at_once)
+        self.schedule.clock.note(results)
         if self.schedule.needs_results(self.state.step):
             results += self.settle(everything=True)
         return results
@@ -150,12 +148,10 @@ class StepGuard:
         self._pending = self._pending[count:]
         arrived = LateRead.read([values for _, _, values in steps])
         results = []
-        for (number, indices, _), (loss, grad_norm, stop_requests, affords, *times) in zip(steps, arrived, strict=True):
-            now_high, now_low, total_high, total_low = map(int, times)
-            now = TIME_BASE * now_high + now_low
-            total = TIME_BASE * total_high + total_low
-            reading = Reading(now, total, bool(affords))
-            result = StepResult(number, loss, grad_norm, bool(stop_requests), reading)
+        for (number, indices, _), (loss, grad_norm, stop_requests, *message) in zip(steps, arrived, strict=True):
+            share, is_over, affords_evaluation = message
+            progress = Progress(share, bool(is_over), bool(affords_evaluation))
+            result = StepResult(number, loss, grad_norm, bool(stop_requests), progress)
             results.append(result)
             self._count(result, indices)
         if any(result.is_stop_requested for result in results):

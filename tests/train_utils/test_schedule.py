@@ -14,7 +14,7 @@ from support.runs import opened_run, unplanned
 from support.splits import unread_info, unread_split
 
 from train_utils.optim import learning_rate
-from train_utils.run_state import RunState
+from train_utils.run_state import Progress, RunState
 from train_utils.schedule import Clock, Schedule
 from train_utils.settings.train_settings import SCHEDULES
 
@@ -92,10 +92,10 @@ def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(
     assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(factor * rate)]
 
 
-@pytest.mark.parametrize(("done", "rate"), [(0, 0.5), (900, 0.0244717)], ids=["steps are ahead", "time is ahead"])
-def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rate):
+@pytest.mark.parametrize(("share", "rate"), [(0.0, 0.5), (0.9, 0.0244717)], ids=["steps are ahead", "time is ahead"])
+def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(share, rate):
     clock = Clock(1.0)
-    clock.done, clock.total = done, 1000
+    clock.progress = Progress(share)
     flags = unplanned("--warmup-steps", "1", "--learning-rate", "1")
     schedule = Schedule(flags, steps_per_epoch=3, total_steps=11, clock=clock)
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}])

@@ -37,7 +37,6 @@ from runtime.launch import (
     configure_process,
     default_precision,
     process_group_options,
-    say_kernel_fault,
 )
 from runtime.script import run_script
 from tasks.job import Job
@@ -103,7 +102,6 @@ def main() -> None:
         overlap=args.overlap,
         tta=args.tta or None,
     )
-    say_kernel_fault(accelerator, predictor.config.dims)
     predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
     compile_networks(accelerator, predictor.networks)
     requested = request_outputs(args, predictor)

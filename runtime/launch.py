@@ -120,38 +120,8 @@ def _device_has_bf16(suits_cpus: bool) -> bool:
     """Whether this process's device has instructions for bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
     if torch.accelerator.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    if not hasattr(torch.cpu, "get_capabilities"):  # torch 2.6 does not tell
-        return False
     has = torch.cpu.get_capabilities()
     return suits_cpus and bool(has.get("avx512_bf16") or has.get("amx_bf16"))
-
-
-def say_kernel_fault(accelerator: Accelerator, dims: int) -> None:
-    """Print a line where torch and cuDNN are known to compute a network of `dims` axes wrongly, or slowly."""
-    if accelerator.device.type != "cuda" or torch.version.cuda is None:  # AMD's GPUs are called cuda, too
-        return
-    fault = kernel_fault(torch.__version__, torch.backends.cudnn.version() or 0, accelerator.mixed_precision, dims=dims)
-    if fault:
-        say(f"precision: {fault}; install torch 2.10 or newer, or use --mixed_precision no")
-
-
-def kernel_fault(torch_version: str, cudnn_version: int, mixed_precision: str, *, dims: int) -> str | None:
-    """What is known to be wrong with the 3-D convolutions of CUDA in a version of torch; None for all others.
-
-    Read in pytorch's issues 163539 (wrong with cuDNN 9.8 to 9.12) and 166122 (torch 2.9 avoids cuDNN before 9.15).
-
-    Args:
-        torch_version: such as "2.9.1+cu128".
-        cudnn_version: as torch counts it: 91002 is cuDNN 9.10.2.
-    """
-    release = tuple(int(number) for number in torch_version.split(".")[:2])
-    if dims != 3:
-        return None
-    if release < (2, 9) and 90800 <= cudnn_version < 91300 and mixed_precision == "bf16":
-        return f"3-D convolutions in bf16 may be wrong with torch {torch_version} and cuDNN {cudnn_version}"
-    if release == (2, 9) and 90800 <= cudnn_version < 91500 and mixed_precision != "no":
-        return f"3-D convolutions in {mixed_precision} are about four times slower with torch {torch_version}"
-    return None
 
 
 def launch_names(variable: str, option: str, keys: Sequence[str]) -> bool:
@@ -313,9 +283,7 @@ def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
 
 def _convolves_in_tf32() -> bool:
     """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs with TF32."""
-    cudnn = torch.backends.cudnn
-    is_on = cudnn.conv.fp32_precision == "tf32" if hasattr(cudnn, "conv") else cudnn.allow_tf32  # torch before 2.9
-    if not is_on or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+    if torch.backends.cudnn.conv.fp32_precision != "tf32" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         return False
     return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 

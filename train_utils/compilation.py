@@ -99,11 +99,9 @@ def can_compile(device: torch.device) -> bool:
     """Whether kernels can be compiled for a device: for CUDA, with Triton and a C compiler."""
     if device.type != "cuda":
         return False
-    from torch._functorch import config  # these take a while
-    from torch.utils._triton import has_triton
+    from torch.utils._triton import has_triton  # takes a while
 
-    falls_back = hasattr(config, "force_non_lazy_backward_lowering")  # `allow_graphs` needs it; torch 2.6 has none
-    return falls_back and has_triton() and any(map(shutil.which, ("cc", "gcc", "clang")))
+    return has_triton() and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
 def compiles(accelerator: Accelerator) -> bool:

@@ -28,7 +28,6 @@ from runtime.launch import (
     default_precision,
     describe_profile,
     distributed_options,
-    say_kernel_fault,
     say_profile,
 )
 from runtime.settings import as_flags
@@ -306,7 +305,6 @@ def build_network(
     check_scale(info, run.flags.scale, network.config)
     if args.crop_size:
         say_padding(info, args.crop_size, network.config.preprocess)
-    say_kernel_fault(accelerator, network.config.dims)
     network.activation_checkpointing = args.activation_checkpointing
     return network, task
 

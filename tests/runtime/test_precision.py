@@ -5,13 +5,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
-from support.accelerators import new_accelerator
 from support.in_process import run_train
 from support.launches import TINY
 
 from runtime import launch as precision
-from runtime.launch import default_precision, kernel_fault, say_kernel_fault
+from runtime.launch import default_precision
 
 LAUNCH = ["python", "/usr/bin/accelerate", "launch"]
 
@@ -84,36 +82,3 @@ def test_the_precision_is_recorded_and_a_run_goes_on_in_its_own(launched, tiny_f
         tmp_path / "again", "--like", tmp_path / "run", "--resume", "auto", "--tracker", "none", "--num-workers", "0"
     )
     assert again.settings["profile"]["mixed_precision"] == "no"
-
-
-@pytest.mark.parametrize(
-    ("torch_version", "cudnn", "mixed_precision", "dims", "words"),
-    [
-        ("2.8.0+cu128", 91002, "bf16", 3, "may be wrong"),
-        ("2.8.0+cu128", 91002, "fp16", 3, None),
-        ("2.8.0+cu128", 91002, "bf16", 2, None),
-        ("2.8.0+cu128", 91300, "bf16", 3, None),
-        ("2.6.0+cu124", 90100, "bf16", 3, None),
-        ("2.9.1+cu128", 91002, "fp16", 3, "slower"),
-        ("2.9.1+cu128", 91002, "no", 3, None),
-        ("2.9.1+cu128", 91501, "bf16", 3, None),
-        ("2.13.0", 91002, "bf16", 3, None),
-    ],
-)
-def test_versions_that_compute_volumes_wrong_or_slowly_are_known(torch_version, cudnn, mixed_precision, dims, words):
-    fault = kernel_fault(torch_version, cudnn, mixed_precision, dims=dims)
-    assert (fault is None) == (words is None)
-    assert words is None or words in fault
-
-
-@pytest.mark.parametrize(
-    ("device", "cuda", "is_said"), [("cuda", "12.8", True), ("cuda", None, False), ("cpu", "12.8", False)]
-)
-def test_a_line_warns_of_such_a_version_on_nvidias_gpus_alone(monkeypatch, capsys, device, cuda, is_said):
-    monkeypatch.setattr(torch, "__version__", "2.8.0+cu128")
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    accelerator = new_accelerator(device=device)
-    accelerator.mixed_precision = "bf16"
-    say_kernel_fault(accelerator, dims=3)
-    assert ("precision: 3-D convolutions in bf16 may be wrong" in capsys.readouterr().out) == is_said

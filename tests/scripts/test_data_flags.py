@@ -262,8 +262,3 @@ def test_num_workers_load_for_both_splits(run, monkeypatch):
     monkeypatch.setattr(loaders, "DataLoader", lambda *a, **k: calls.append(k["num_workers"]) or loader(*a, **k))
     assert run.fresh("--num-workers", "1").settings["num_workers"] == 1
     assert calls == [1, 1]
-
-
-def test_a_crop_that_is_mostly_padding_is_a_line(run):
-    assert "--crop-size 64 64: 91% of a crop is padding" in run("--crop-size", "64", "64").output
-    assert "padding" not in run("--crop-size", "16", "32").output

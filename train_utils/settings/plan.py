@@ -11,7 +11,6 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from data_utils.sources.records import spread_indices
-from runtime.console import say
 from runtime.errors import SettingsError
 from tasks.objects.loss import Objects
 from train_utils.settings.encoder import LITE0
@@ -368,7 +367,6 @@ def _eval_every(
     return epochs * epoch_steps
 
 
-LITTLE_IMAGE = 0.5  # a crop of which an image fills a smaller share is a mistake
 SMALLEST_IMAGE = 4  # pixels of a side: a smaller image shows nothing
 
 
@@ -384,18 +382,6 @@ def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
     if dims == 3 and args.encoder_source:
         raise SettingsError(f"--encoder {args.encoder}: takes images, but {args.dataset} holds volumes")
-
-
-def say_padding(info: DatasetInfo, crop: Sequence[int], preprocess: Preprocess) -> None:
-    """Print a line if crops are so large that most of one is padding where an image is of median size."""
-    sides = [int(side) for side in info.usual_size(preprocess)]
-    share = math.prod(min(side, length) / length for side, length in zip(sides, crop, strict=True))
-    if share < LITTLE_IMAGE:
-        size = " x ".join(map(str, sides))
-        say(
-            f"--crop-size {' '.join(map(str, crop))}: {1 - share:.0%} of a crop is padding, which counts nowhere, for"
-            f" the images have {size} pixels or voxels, and augmentation may move them out of sight; give a smaller one"
-        )
 
 
 def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:

@@ -235,8 +235,8 @@ class StreamRows(Rows):
 
     Args:
         files: URL or path of each file; files may change unnoticed.
-        groups: (G, ...) int64, the groups in order; the first column is the index of the file.
-        group_sizes: (G,) int64, the number of rows in each group.
+        groups: (G, ...) int64, the groups in order: first the index of the file, last the number of rows.
+        columns: where the pictures of a row are.
 
     Attributes:
         ends: (G,) int64, the index behind the last row of each group.
@@ -246,11 +246,12 @@ class StreamRows(Rows):
 
     group_sizes: np.ndarray
 
-    def __init__(self, files: Sequence[str], groups: np.ndarray, group_sizes: np.ndarray) -> None:
+    def __init__(self, files: Sequence[str], groups: np.ndarray, columns: Any) -> None:
         self.files = files
         self.groups = groups
-        self.group_sizes = group_sizes
-        self.ends = np.cumsum(group_sizes)
+        self.columns = columns
+        self.group_sizes = groups[:, -1]
+        self.ends = np.cumsum(self.group_sizes)
         self.open_groups = OPEN_GROUPS
         self.is_scattered = False
         self._read: OrderedDict[int, Any] = OrderedDict()
@@ -287,9 +288,9 @@ class StreamRows(Rows):
     def _read_group(self, group: int) -> Any:
         """Read all rows of a group at once."""
 
-    @abstractmethod
     def subset(self, is_chosen: np.ndarray) -> "StreamRows":
         """The rows of the groups that `is_chosen`, (G,) bool, marks."""
+        return type(self)(self.files, self.groups[is_chosen], self.columns)
 
 
 class Step(NamedTuple):

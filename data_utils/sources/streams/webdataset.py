@@ -4,6 +4,7 @@ import os
 import tarfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,24 +25,30 @@ GAP = 2**18  # bytes between two pictures that are read with them: reading them 
 Index = dict[str, np.ndarray]
 
 
+class Samples(NamedTuple):
+    """The samples of all files in order.
+
+    Args:
+        names: (N,) bytes.
+        starts: (N, 2) int64, the first byte of the image and of the mask.
+        lengths: (N, 2) uint32, their sizes in bytes.
+    """
+
+    names: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
 class TarRows(StreamRows):
     """Samples of tar files, the pictures of a group read at once.
 
     Args:
         files: URL or path of each file.
-        groups: (G, 2) int64, the groups in order: index of the file, samples.
-        names: (N,) bytes, the samples in order.
-        starts: (N, 2) int64, the first byte of the image and of the mask.
-        lengths: (N, 2) uint32, their sizes in bytes.
+        groups: (G, 3) int64, the groups in order: index of the file, first sample, samples.
+        columns: the samples of all files, also of groups that are left out.
     """
 
-    def __init__(
-        self, files: Sequence[str], groups: np.ndarray, names: np.ndarray, starts: np.ndarray, lengths: np.ndarray
-    ) -> None:
-        super().__init__(files, groups, groups[:, 1])
-        self.names = names
-        self.starts = starts
-        self.lengths = lengths
+    columns: Samples
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRows":
@@ -62,33 +69,34 @@ class TarRows(StreamRows):
         if lengths.max() > np.iinfo(np.uint32).max:
             name = os.fsdecode(names[lengths.max(axis=1).argmax()].item())
             raise DataError(f"{name}: a picture in a tar file has {lengths.max()} bytes, the most are 4 GB")
-        return cls(files, groups, names, starts, lengths.astype(np.uint32))
+        return cls(files, groups, Samples(names, starts, lengths.astype(np.uint32)))
 
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
         if self.is_scattered:
-            ((image, mask),) = self._read_pairs(group, i, i + 1)
+            ((image, mask),) = self._read_pairs(group, row, row + 1)
         else:
             image, mask = self._group_content(group)[row]
         return {"image": image, "target": mask, "name": self.name(i)}
 
     def name(self, i: int) -> str:
-        return os.fsdecode(self.names[i].item())
+        group, row = self._locate(i)
+        return os.fsdecode(self.columns.names[self.groups[group, 1] + row].item())
 
     def _read_group(self, group: int) -> list[tuple[bytes, bytes]]:
-        end = int(self.ends[group])
-        return self._read_pairs(group, end - int(self.group_sizes[group]), end)
+        return self._read_pairs(group, 0, int(self.group_sizes[group]))
 
     def _read_pairs(self, group: int, first: int, end: int) -> list[tuple[bytes, bytes]]:
-        """The pictures of rows `first` to `end` - 1, all of one group: in most files they lie in one range."""
-        starts = self.starts[first:end].ravel()
-        ends = starts + self.lengths[first:end].ravel()
+        """The pictures of rows `first` to `end` - 1 of a group: in most files they lie in one range."""
+        file, offset, _ = self.groups[group].tolist()
+        starts = self.columns.starts[offset + first : offset + end].ravel()
+        ends = starts + self.columns.lengths[offset + first : offset + end].ravel()
         order = np.argsort(starts)
         begins_range = np.append(True, starts[order][1:] > ends[order][:-1] + GAP)
         range_starts = starts[order][begins_range]
         range_ends = ends[order][np.append(begins_range[1:], True)]
         ranges = list(zip(range_starts.tolist(), range_ends.tolist(), strict=True))
-        contents = read_ranges(self.files[int(self.groups[group, 0])], ranges)
+        contents = read_ranges(self.files[file], ranges)
         numbers = np.searchsorted(range_starts, starts, side="right") - 1
         pictures: list[bytes] = []
         for number, begin, stop in zip(
@@ -97,20 +105,16 @@ class TarRows(StreamRows):
             pictures.append(contents[number][begin:stop])
         return list(zip(pictures[::2], pictures[1::2], strict=True))
 
-    def subset(self, is_chosen: np.ndarray) -> "TarRows":
-        """The rows of the groups that `is_chosen`, (G,) bool, marks."""
-        samples = np.repeat(is_chosen, self.group_sizes)
-        groups = self.groups[is_chosen]
-        return TarRows(self.files, groups, self.names[samples], self.starts[samples], self.lengths[samples])
-
 
 def group_samples(counts: Sequence[int]) -> np.ndarray:
-    """(G, 2) int64, the groups of files with so many samples: index of the file, samples."""
-    groups: list[tuple[int, int]] = []
+    """(G, 3) int64, the groups of files with so many samples: index of the file, first sample, samples."""
+    groups: list[tuple[int, int, int]] = []
+    offset = 0
     for file, count in enumerate(counts):
         for first in range(0, count, SAMPLES_TOGETHER):
-            groups.append((file, min(SAMPLES_TOGETHER, count - first)))
-    return np.array(groups, np.int64).reshape(-1, 2)
+            groups.append((file, offset + first, min(SAMPLES_TOGETHER, count - first)))
+        offset += count
+    return np.array(groups, np.int64).reshape(-1, 3)
 
 
 def _locations(index: Index, extension: str) -> np.ndarray:

@@ -193,13 +193,6 @@ class ClassMap:
         distinct_codes = np.array([code_by_value.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
         return distinct_codes[positions.reshape(keys.shape)]
 
-    def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Encode (D, H, W) -> (D, H, W) slice by slice, each as `encode` does it; a volume's classes have no colors."""
-        indices = np.empty(values.shape, np.uint8)
-        for plane_indices, plane in zip(indices, values, strict=True):
-            plane_indices[:] = self.encode(plane, name)
-        return indices
-
 
 def resolve_classes(
     pixels: dict[MaskValue, int], classes: NamedClasses, ignore: str | None, outside: str | None = None

@@ -90,7 +90,7 @@ class ClassReader(LabelReader):
         return self._target(self.class_map.encode(values, name))
 
     def target_from_volume(self, values: np.ndarray, name: str) -> Target:
-        return self._target(self.class_map.encode_volume(values, name))
+        return self._target(np.stack([self.class_map.encode(plane, name) for plane in values]))
 
     def _target(self, mask: np.ndarray, label_set: int = 0) -> Target:
         if self.label_sets is None:

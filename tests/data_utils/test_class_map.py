@@ -123,14 +123,6 @@ def test_an_unknown_value_names_the_file(values, mask, message):
         class_map.encode(read_mask(pixels, "m"), "017.png")
 
 
-def test_a_volume_has_the_classes_of_its_slices():
-    class_map = ClassMap(("sky", "land"), (7, 300), 9)
-    values = np.array([[[7, 300, 7]], [[300, 300, 9]]], np.uint16)
-    indices = class_map.encode_volume(values, "a.nii")
-    assert indices.tolist() == [[[0, 1, 0]], [[1, 1, 255]]]
-    assert indices.dtype == np.uint8
-
-
 def test_a_class_map_is_kept_with_a_model():
     joined = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX), (6, IGNORE_INDEX)), outside=0)
     assert ClassMap.from_preprocess(Preprocess(**joined.to_preprocess()), 2) == joined

@@ -18,9 +18,9 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.load import load_records
+from data_utils.sources.load import find_in_folder, load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.find import find_points, open_splits
+from data_utils.sources.points.find import find_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import join_tables
 from inference import Predictor
@@ -260,7 +260,7 @@ def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(t
         file.parent.mkdir(parents=True)
     nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), volume)
     (tmp_path / "train" / "points" / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=True), None, allow_unpaired=False)
+    splits = find_in_folder(tmp_path, (), DataConfig(str(tmp_path), task="landmarks"))
     assert splits["train"]()[0]["image"] == VolumeFile((str(volume),))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
-from data_utils.sources.records import FileRow, LandmarkNames, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import FileRow, LandmarkNames, Metadata, Records, Sources, SplitOpeners, split_openers
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -64,7 +64,8 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
     if points and not is_sure and find_annotated(folder):
         file = next(iter(points.values())).files[0]
         raise DataError(f"{root} holds annotations, and points in {file}; give --task classes or --task landmarks")
-    return open_splits(root, points, config.absent, config.allow_unpaired)
+    locations = {split: (root, table) for split, table in points.items()}
+    return split_openers(locations, open_points, config.absent, config.allow_unpaired)
 
 
 def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
@@ -154,11 +155,6 @@ def other_csv_files(path: Path) -> list[str]:
             except csv_tables.NoPointsError as error:
                 lines.append(str(error))
     return lines
-
-
-def open_splits(root: Path, splits: Mapping[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
-    """Split -> a function that opens its records."""
-    return {split: partial(open_points, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
 
 def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> Records:

@@ -31,7 +31,7 @@ class Samples(NamedTuple):
     Args:
         names: (N,) bytes.
         starts: (N, 2) int64, the first byte of the image and of the mask.
-        lengths: (N, 2) uint32, their sizes in bytes.
+        lengths: (N, 2) int64, their sizes in bytes.
     """
 
     names: np.ndarray
@@ -66,10 +66,7 @@ class TarRows(StreamRows):
         groups = group_samples([len(index["names"]) for index in indices])
         starts = np.stack([images[:, 0], masks[:, 0]], axis=1)
         lengths = np.stack([images[:, 1], masks[:, 1]], axis=1)
-        if lengths.max() > np.iinfo(np.uint32).max:
-            name = os.fsdecode(names[lengths.max(axis=1).argmax()].item())
-            raise DataError(f"{name}: a picture in a tar file has {lengths.max()} bytes, the most are 4 GB")
-        return cls(files, groups, Samples(names, starts, lengths.astype(np.uint32)))
+        return cls(files, groups, Samples(names, starts, lengths))
 
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)

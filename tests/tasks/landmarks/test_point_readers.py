@@ -11,8 +11,8 @@ from support.rasters import feature, square, write_geojson
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.load import load_records
-from data_utils.sources.points.find import find_points, open_splits, read_truth
+from data_utils.sources.load import find_in_folder, load_records
+from data_utils.sources.points.find import find_points, read_truth
 from runtime.errors import DataError
 
 
@@ -161,5 +161,5 @@ def test_images_of_a_table_lie_in_folders_of_these_names(tmp_path, folder):
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
     (tmp_path / "Train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
-    splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    splits = find_in_folder(tmp_path, (), DataConfig(str(tmp_path), task="landmarks"))
     assert splits["train"]()[0]["image"] == str(tmp_path / folder / "a.png")

@@ -23,10 +23,9 @@ from support.points import (
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
-from data_utils.sources.load import load_records
+from data_utils.sources.load import find_in_folder, load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
-from data_utils.sources.points.find import find_points, open_splits
 
 
 def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):
@@ -99,7 +98,7 @@ def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(
     (tmp_path / "person_keypoints_train2017.json").write_text(json.dumps(COCO_CONTENT))
     (tmp_path / "images" / "train2017").mkdir(parents=True)
     Image.new("L", SIZE[::-1]).save(tmp_path / "images" / "train2017" / "a.png")
-    splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    splits = find_in_folder(tmp_path, (), DataConfig(str(tmp_path), task="landmarks"))
     assert splits["train"]()[0]["image"] == str(tmp_path / "images" / "train2017" / "a.png")
 
 

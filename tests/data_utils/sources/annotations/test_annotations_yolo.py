@@ -15,7 +15,6 @@ from data_utils.bits import unpack_bits
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from train_utils.check_data import check_data
-from train_utils.dataset import load_dataset_info
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
 LIST = "names: [car, dog]\n"
@@ -144,15 +143,6 @@ def test_a_line_that_is_no_polygon_is_named(folder, line, message):
     assert drawing_error(loaded(folder)[0], "a.jpg").startswith(f"{file}: {message}")
 
 
-def test_an_image_of_a_bad_line_is_a_bad_sample(folder):
-    line, message = BAD_LINES["box"]
-    file = folder / "labels/train/a.txt"
-    file.write_text(f"\n{line}\n{TREE}")
-    assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
-    assert message in check_data(DataConfig(str(folder)))[0]
-    assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -256,11 +246,3 @@ def test_classes_that_overlap_have_a_bit_each(folder, bit_of_value, truths):
 def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):
     (folder / "data.yaml").rename(folder / "coco8-seg.yaml")
     assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(folder)
-
-
-def test_objects_are_numbered_beyond_a_byte_with_smaller_ones_on_larger_ones(folder):
-    (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
-    numbers, values = loaded(folder)[0][0]["target"].render_objects()
-    assert numbers[4, 4] == 300
-    assert numbers[35, 60] == 299
-    assert values.tolist() == [0, *[1] * 299, 2]

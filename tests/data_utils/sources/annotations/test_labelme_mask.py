@@ -14,7 +14,6 @@ from support.labelme_files import BOX, SIZE, SPLITS, drawn, png, shape, write_la
 
 from data_utils.bits import unpack_bits
 from data_utils.config import DataConfig
-from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
 
@@ -189,16 +188,6 @@ def write_bad_shape(folder: Path, wrong: dict) -> Path:
 def test_a_shape_that_cannot_be_drawn_is_named(tmp_path, wrong, message):
     file = write_bad_shape(tmp_path, wrong)
     assert drawing_error(loaded(tmp_path)[0], "b.png").startswith(f"{file}: {message}")
-
-
-def test_an_image_of_a_bad_shape_is_a_bad_sample(tmp_path):
-    wrong, message = BAD_SHAPES["circle"]
-    file = write_bad_shape(tmp_path, wrong)
-    assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(tmp_path)
-    report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 1
-    assert message in report
-    assert [*load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip")).train.bad] == [1]
 
 
 def test_background_takes_objects_away(tmp_path):

@@ -78,6 +78,9 @@ def test_points_that_are_written_again_are_the_same(dots_folder, tmp_path):
 @pytest.mark.parametrize(
     ("layout", "names", "axes", "space"),
     [
+        ("long", ("a", "b"), 2, "pixels"),
+        ("wide", ("a", "b"), 2, "pixels"),
+        ("deeplabcut", ("a", "b"), 2, "pixels"),
         ("labelme", ("a", "b"), 2, "pixels"),
         ("coco", ("a", "b"), 2, "pixels"),
         ("tps", ("1", "2"), 2, "pixels from the bottom"),
@@ -85,7 +88,6 @@ def test_points_that_are_written_again_are_the_same(dots_folder, tmp_path):
         ("markups", ("a", "b"), 3, "LPS"),
         ("fcsv", ("a", "b"), 3, "LPS"),
     ],
-    ids=["labelme", "coco", "tps", "nnlandmark", "markups", "fcsv"],
 )
 def test_a_predicted_point_that_is_absent_keeps_its_place(tmp_path, layout, names, axes, space):
     table = prediction_with_an_absent_point(layout, names, axes, space)

@@ -17,7 +17,6 @@ from support.points import (
     dot_center,
     point_table,
     points_of_folder,
-    prediction_with_an_absent_point,
     write_dots,
     write_table,
 )
@@ -51,29 +50,6 @@ def test_a_drawn_dot_is_where_the_table_says(tmp_path, layout):
             distances.append(np.hypot(*(dot_center(image[:, :, channel], y, x) - (y, x))))
     assert len(distances) == 12
     assert max(distances) < 0.6
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_table_that_is_written_again_says_the_same(tmp_path, layout):
-    write_dots(tmp_path, 4, seed=0, layout=layout)
-    table = files.FORMATS[layout].read(tmp_path / "points.csv")
-    (tmp_path / "again.csv").write_bytes(files.content(table))
-    again = files.FORMATS[layout].read(tmp_path / "again.csv")
-    assert again.names == table.names
-    assert again.images == table.images
-    assert np.array_equal(again.positions, table.positions)
-    assert np.array_equal(again.states, table.states)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_table_of_predictions_that_is_read_again_says_the_same(tmp_path, layout):
-    table = prediction_with_an_absent_point(layout)
-    file = tmp_path / "points.csv"
-    file.write_bytes(files.content(table))
-    again = files.read_written(file, layout)
-    assert np.array_equal(again.positions, table.positions)
-    assert np.array_equal(again.states, table.states)
-    assert certainties(again) == certainties(table)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRows
 from data_utils.sources.streams.remote import find_files
 from data_utils.sources.streams.webdataset import TarRows
-from runtime.cache import cache_folder
 from runtime.errors import DataError
 from unet.config import UNetConfig
 
@@ -303,17 +302,6 @@ def test_a_tar_that_ends_within_a_header_is_cut_off(tars):
     file.write_bytes(file.read_bytes()[: last.offset + 100])
     with pytest.raises(DataError, match="is cut off: it ends within"):
         TarRows.open([str(file)], None, None)
-
-
-def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
-    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
-    names = TarRows.open(files, None, None).columns.names
-    for file in cache_folder().glob("*.npz"):
-        content = file.read_bytes()
-        file.write_bytes(content[:-40] + bytes(40))
-    counted.clear()
-    assert np.array_equal(TarRows.open(files, None, None).columns.names, names)
-    assert len(counted.bytes_of()) == 3
 
 
 class Epochs(NamedTuple):

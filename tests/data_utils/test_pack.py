@@ -134,22 +134,17 @@ def test_a_shard_holds_about_as_many_megabytes_as_are_given(tmp_path, monkeypatc
     assert [row["mask"]["path"] for row in rows] == names
 
 
-@pytest.fixture
-def folder_with_test_split(tmp_path) -> Path:
-    """Two splits whose masks end in _m; each has a damaged mask besides, which ends in _n."""
+def test_all_splits_are_packed_as_the_flags_say(tmp_path, capsys):
+    # two splits whose masks end in _m; each has a damaged mask besides, which ends in _n
     for split, count in (("train", 4), ("test", 3)):
         masks = write_folder(tmp_path / "data" / split, count, seed=0) / "masks"
         for file in list(masks.iterdir()):
             file.rename(file.with_stem(f"{file.stem}_m"))
         (masks / "cell_00_n.png").write_bytes(b"")
-    return tmp_path / "data"
-
-
-def test_all_splits_are_packed_as_the_flags_say(folder_with_test_split, tmp_path, capsys):
     flags = ["--mask-suffix", "_m", "--shard-mb", "0.001"]
     with pytest.raises(DataError, match=r"1 file without partner: .*: mask without image"):
-        run_pack(folder_with_test_split, tmp_path / "out", *flags)
-    run_pack(folder_with_test_split, tmp_path / "out", *flags, "--allow-unpaired")
+        run_pack(tmp_path / "data", tmp_path / "out", *flags)
+    run_pack(tmp_path / "data", tmp_path / "out", *flags, "--allow-unpaired")
     files = {split: len(list((tmp_path / "out" / "data").glob(f"{split}-*"))) for split in ("train", "test")}
     assert files == {"train": 4, "test": 3}
     assert sorted(capsys.readouterr().out.splitlines()) == [

@@ -123,16 +123,11 @@ def test_several_files_for_one_image_are_refused(tmp_path):
     assert message in error_of(tmp_path, allow_unpaired=True)
 
 
-@pytest.fixture
-def one_without_file(tmp_path) -> Path:
+def test_an_image_without_a_file_is_named(tmp_path):
     for stem in "abc":
         write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
     (tmp_path / "b.json").unlink()
-    return tmp_path
-
-
-def test_an_image_without_a_file_is_named(one_without_file):
-    message = error_of(one_without_file)
+    message = error_of(tmp_path)
     assert "1 file without partner: b.png: image without labelme file" in message
     assert "--allow-unpaired" in message
 
@@ -200,18 +195,13 @@ def test_the_report_counts_objects_once_for_each_group(tmp_path):
     assert {"         3  cell", "         1  dot"} <= {*report.splitlines()}
 
 
-@pytest.fixture
-def cells(tmp_path) -> Path:
-    """Four images of a cell each."""
+def test_a_change_of_each_file_is_noticed(tmp_path):
+    # four images of a cell each
     for stem in "abcd":
         write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
-    return tmp_path
-
-
-def test_a_change_of_each_file_is_noticed(cells):
-    files = [*cells.iterdir()]
+    files = [*tmp_path.iterdir()]
     assert len(files) == 8
-    assert unnoticed_changes(files, lambda: loaded(cells)[0].digest) == []
+    assert unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
 
 
 def test_a_packed_data_set_is_the_same(tmp_path, monkeypatch):

@@ -165,16 +165,11 @@ def test_a_mistake_in_the_settings_is_a_one_line_error(folder, content, message)
     assert message.replace("data.yaml", str(folder / "data.yaml")) in error_of(folder)
 
 
-@pytest.fixture
-def without_image(folder) -> Path:
-    """A data set with a label file too many, and the list of classes that LabelImg leaves there."""
+def test_a_label_file_without_image_is_named(folder):
+    # a data set with a label file too many, and the list of classes that LabelImg leaves there
     (folder / "labels/train/x.txt").write_text(TREE)
     (folder / "labels/train/classes.txt").write_text("car\ndog\n")
-    return folder
-
-
-def test_a_label_file_without_image_is_named(without_image):
-    message = error_of(without_image)
+    message = error_of(folder)
     assert "1 file without partner: x.txt: label file without image" in message
     assert "--allow-unpaired" in message
 
@@ -198,17 +193,12 @@ def test_a_change_of_each_file_is_noticed(folder):
     assert unnoticed_changes(files, lambda: digests_of(folder)) == []
 
 
-@pytest.fixture
-def listed(tmp_path) -> Path:
-    """Two images of the first class in classes.txt, which is to be written."""
-    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
-    return tmp_path
-
-
 @pytest.mark.parametrize(("names", "value"), [("background\ncar\n", 0), ("car\nbackground\n", 1)])
-def test_a_class_called_background_is_the_background(listed, names, value):
-    (listed / "classes.txt").write_text(names)
-    train, _ = loaded(listed)
+def test_a_class_called_background_is_the_background(tmp_path, names, value):
+    # two images of the first class in classes.txt, which is to be written
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    (tmp_path / "classes.txt").write_text(names)
+    train, _ = loaded(tmp_path)
     assert train.metadata.classes == ((0, "background"), (1, "car"))
     assert read_mask(train[0]["target"], "").max() == value
 

@@ -78,14 +78,10 @@ def test_a_change_of_each_file_of_voc_is_noticed(tmp_path):
     assert unnoticed_changes(files, lambda: loaded(root)[0].digest) == []
 
 
-@pytest.fixture
-def binary_voc(tmp_path) -> Path:
-    """Four images whose masks hold 0 and 1."""
-    return voc(tmp_path, [*"abcd"], {}, rows(0, 1), palette=False)
-
-
-def test_voc_masks_of_0_and_1_hold_background_and_foreground(binary_voc):
-    class_map = load_dataset_info(DataConfig(str(binary_voc))).reader.class_map
+def test_voc_masks_of_0_and_1_hold_background_and_foreground(tmp_path):
+    # four images whose masks hold 0 and 1
+    root = voc(tmp_path, [*"abcd"], {}, rows(0, 1), palette=False)
+    class_map = load_dataset_info(DataConfig(str(root))).reader.class_map
     assert class_map.names == ("background", "foreground")
     assert class_map.values == (0, 1)
     assert class_map.ignore_value is None
@@ -103,16 +99,11 @@ COLORED[:5] = (128, 0, 64)
 COLORS_OF_CVAT = "# label:color_rgb:parts:actions\nbackground:0,0,0::\ncell:128,0,64::\n"
 
 
-@pytest.fixture
-def cvat(tmp_path) -> Path:
-    """Three images of CVAT, whose masks hold the colors that labelmap.txt names."""
+def test_classes_of_cvat_are_the_colors_that_a_file_names(tmp_path):
+    # three images of CVAT, whose masks hold the colors that labelmap.txt names
     root = voc(tmp_path, ["a", "b", "c d"], {"train": ["a", '"c d"'], "val": ["b"]}, COLORED, palette=False)
     (root / "labelmap.txt").write_text(COLORS_OF_CVAT)
-    return root
-
-
-def test_classes_of_cvat_are_the_colors_that_a_file_names(cvat):
-    info = load_dataset_info(DataConfig(str(cvat)))
+    info = load_dataset_info(DataConfig(str(root)))
     assert info.reader.class_map.names == ("background", "cell")
     assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64))
     assert len(info.train) == 2
@@ -132,16 +123,11 @@ def test_colors_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     assert info.reader.class_pixels[1] == 2 * 5 * SIZE[1]
 
 
-@pytest.fixture
-def two_missing(tmp_path) -> Path:
-    """A list of four names, of which one has no image and one no mask."""
+def test_voc_files_that_are_missing_are_named(tmp_path):
+    # a list of four names, of which one has no image and one no mask
     root = voc(tmp_path, OWN, {"train": [*OWN, "2009_000001"], "val": OWN[:1]})
     (root / "SegmentationClass" / f"{OWN[1]}.png").unlink()
-    return root
-
-
-def test_voc_files_that_are_missing_are_named(two_missing):
-    message = error_of(two_missing)
+    message = error_of(root)
     assert f"2 files without partner: {OWN[1]}.jpg: image without mask; 2009_000001: no image" in message
     assert "--allow-unpaired" in message
 

@@ -226,36 +226,27 @@ def areas_of(folder, **settings):
     return {split: opener() for split, opener in openers.items()}
 
 
-@pytest.fixture
-def mask_at_the_border(tmp_path):
-    """The mask of two polygons that reach beyond their image and of one outside, as loader processes get it."""
-    one_image(tmp_path, feature(square(45, 30, 30)), feature(square(-5, -5, 8)), feature(square(60, 5, 9)))
-    return pickle.loads(pickle.dumps(areas_of(tmp_path)["train"][0]["target"]))
-
-
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [((28, 40), (40, 56)), ((0, 10), (0, 5)), ((5, 9), (2, 50)), ((0, 9), (2, 50)), ((2, 9), (0, 9))],
 )
-def test_a_window_of_polygons_is_that_of_the_whole(mask_at_the_border, rows, columns):
-    whole = mask_at_the_border.render()
-    assert np.array_equal(mask_at_the_border.render_part(rows, columns), whole[slice(*rows), slice(*columns)])
+def test_a_window_of_polygons_is_that_of_the_whole(tmp_path, rows, columns):
+    # two polygons reach beyond their image and one lies outside; loader processes get a mask pickled
+    one_image(tmp_path, feature(square(45, 30, 30)), feature(square(-5, -5, 8)), feature(square(60, 5, 9)))
+    mask = pickle.loads(pickle.dumps(areas_of(tmp_path)["train"][0]["target"]))
+    whole = mask.render()
+    assert np.array_equal(mask.render_part(rows, columns), whole[slice(*rows), slice(*columns)])
 
 
-@pytest.fixture
-def unpaired_polygons(tmp_path):
-    """Images a and b, and polygons of b and c."""
+def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(tmp_path):
+    # images a and b, and polygons of b and c
     for name in "ab":
         write_raster(tmp_path / "images" / f"{name}.tif", scene(0)[0])
     for name in "bc":
         write_geojson(tmp_path / "masks" / f"{name}.geojson", [feature(square(0, 0, 5), kind="x")])
-    return tmp_path
-
-
-def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(unpaired_polygons):
     message = r"2 files without partner: a\.tif: image without mask; c\.geojson: mask without image"
     with pytest.raises(DataError, match=message):
-        areas_of(unpaired_polygons, label_column="kind")
+        areas_of(tmp_path, label_column="kind")
 
 
 @pytest.mark.parametrize(
@@ -331,18 +322,13 @@ def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
     assert not read_shapes(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes
 
 
-@pytest.fixture
-def polygons_of_validation(tmp_path):
-    """An image for each split, polygons of both, and polygons of validation alone."""
+def test_a_split_may_have_a_file_of_polygons_of_its_own(tmp_path):
+    # an image for each split, polygons of both, and polygons of validation alone
     for split in ("train", "val"):
         write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
     write_geojson(tmp_path / "areas.GEOJSON", [feature(square(0, 0, 5))])
     write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
-    return tmp_path
-
-
-def test_a_split_may_have_a_file_of_polygons_of_its_own(polygons_of_validation):
-    records_of_splits = areas_of(polygons_of_validation).items()
+    records_of_splits = areas_of(tmp_path).items()
     pixels = {split: int(records[0]["target"].render().sum()) for split, records in records_of_splits}
     assert pixels == {"train": 25, "val": 49}
 

@@ -80,16 +80,11 @@ def test_files_of_one_split_are_joined(tmp_path):
     }
 
 
-@pytest.fixture
-def partly_outlined_objects():
-    """The text of a file in which one of two objects has an outline."""
+def test_keypoints_with_outlines_in_a_file_of_any_objects_are_found_on_demand(tmp_path):
+    # one of two objects has an outline
     content = coco_content(["a.png", "b.png"], np.ones((2, 3, 2)))
     content["annotations"][1]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
-    return json.dumps(content)
-
-
-def test_keypoints_with_outlines_in_a_file_of_any_objects_are_found_on_demand(tmp_path, partly_outlined_objects):
-    (tmp_path / "annotations.json").write_text(partly_outlined_objects)
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
     assert find_keypoints(tmp_path, (), explicit=False) == {}
     assert find_keypoints(tmp_path, (), explicit=True)["train"].names == NAMES
 

@@ -87,18 +87,13 @@ def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
         load_records(DataConfig(str(tmp_path)))
 
 
-@pytest.fixture
-def labels_beside_points(tmp_path) -> DataConfig:
+def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path):
     write_volumes(tmp_path, np.eye(4))
     (tmp_path / "labelsTr").mkdir()
     for number in range(3):
         cubes = nibabel.Nifti1Image(np.zeros((20, 16, 12), np.uint8), np.eye(4))
         nibabel.save(cubes, tmp_path / "labelsTr" / f"case.{number}.nii.gz")
-    return DataConfig(str(tmp_path), val_fraction=0.34)
-
-
-def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path, labels_beside_points):
-    config = labels_beside_points
+    config = DataConfig(str(tmp_path), val_fraction=0.34)
     line = rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"
     with pytest.raises(DataError, match=line):
         load_records(config)
@@ -122,28 +117,20 @@ def test_a_damaged_file_of_nnlandmark_is_refused(tmp_path, text, message):
     assert message in reading_error(tmp_path / "a.json", text)
 
 
-@pytest.fixture
-def two_cases(tmp_path):
-    """The table of a case whose second point is not known, and of a case without points."""
+def test_a_point_of_nnlandmark_without_a_place_is_unknown(tmp_path):
+    # a case whose second point is not known, and a case without points
     (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}}))
-    return files.read(tmp_path / "a.json")
+    table = files.read(tmp_path / "a.json")
+    assert table.images == ("a", "b")
+    assert table.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
 
 
-def test_a_point_of_nnlandmark_without_a_place_is_unknown(two_cases):
-    assert two_cases.images == ("a", "b")
-    assert two_cases.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
-
-
-@pytest.fixture
-def likely_point(tmp_path):
-    """The table of a prediction as nnLandmark writes it: with a likelihood, and without presence."""
+def test_a_written_prediction_of_nnlandmark_has_likelihood_beside_presence(tmp_path):
+    # a prediction as nnLandmark writes it: with a likelihood, and without presence
     cases = {"a": {"tip": {"coordinates": [1, 2, 3], "likelihood": 0.25}, "rim": {"coordinates": None}}}
     (tmp_path / "a.json").write_text(json.dumps(cases))
-    return files.read(tmp_path / "a.json")
-
-
-def test_a_written_prediction_of_nnlandmark_has_likelihood_beside_presence(likely_point):
-    (entry,) = likely_point.entries
+    table = files.read(tmp_path / "a.json")
+    (entry,) = table.entries
     entry.points["tip"] = entry.points["tip"]._replace(certainty=Certainty(0.25, 0.75))
-    content = json.loads(files.content(likely_point))
+    content = json.loads(files.content(table))
     assert content["a"]["tip"] == {"coordinates": [1, 2, 3], "likelihood": 0.25, "presence": 0.75}

@@ -47,13 +47,10 @@ def test_places_return_to_the_rows_of_tps(two_specimens):
     assert np.allclose(to_pixels(source, (10, 20), "a"), places, atol=1e-12)
 
 
-@pytest.fixture
-def point_beyond_the_border():
-    return point_table("tps", ("1",), ("a.png",), np.array([[[-0.4, 6.0]]]), np.full((1, 1), PRESENT), ("",))
-
-
-def test_a_point_beyond_the_border_is_written_on_it(tmp_path, point_beyond_the_border):
-    again = files.read(write_points(tmp_path, point_beyond_the_border))
+def test_a_point_beyond_the_border_is_written_on_it(tmp_path):
+    positions = np.array([[[-0.4, 6.0]]])
+    table = point_table("tps", ("1",), ("a.png",), positions, np.full((1, 1), PRESENT), ("",))
+    again = files.read(write_points(tmp_path, table))
     assert again.states.tolist() == [[PRESENT]]
     assert again.positions[0, 0].tolist() == [0, 6]
 
@@ -96,15 +93,10 @@ def test_a_curve_of_tps_is_left_out(old_specimen):
     assert old_specimen.space == "pixels from the bottom"
 
 
-@pytest.fixture
-def two_images():
-    """A table of the third point in two images."""
+def test_written_tps_leaves_no_number_of_a_point_out(tmp_path):
     positions = np.array([[[5.0, 6.0]], [[7.0, 8.0]]])
-    return point_table("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
-
-
-def test_written_tps_leaves_no_number_of_a_point_out(tmp_path, two_images):
-    lines = write_points(tmp_path, two_images).read_text().splitlines()
+    table = point_table("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
+    lines = write_points(tmp_path, table).read_text().splitlines()
     assert lines[:5] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png"]
 
 

@@ -509,15 +509,10 @@ def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3,
     fails_with(result, "s3://nothing/here", 1)
 
 
-@pytest.fixture
-def tar_for_each_split(tmp_path) -> DataConfig:
-    """A folder with an empty tar file for each split, and the columns that flags name."""
+def test_a_stream_has_no_folds(tmp_path):
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "0.tar").touch()
-    return DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
-
-
-def test_a_stream_has_no_folds(tar_for_each_split):
+    config = DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
     with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
-        load_records(replace(tar_for_each_split, fold="1/2"))
+        load_records(replace(config, fold="1/2"))

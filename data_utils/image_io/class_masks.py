@@ -1,8 +1,6 @@
-"""Masks whose values are sets of classes, made from one mask for each class or from objects."""
+"""Masks whose values are sets of classes, made from one mask for each class."""
 
-from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,29 +15,6 @@ from runtime.errors import DataError
 from unet.config import MaskValue
 
 CLASS_NUMBERS = 32  # whole numbers below it are classes; smoothed edges have brightness
-
-
-class LayeredMask(RenderedMask):
-    """A mask that is rendered from objects; several objects may cover a pixel."""
-
-    @abstractmethod
-    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it; `bit_by_value` may lack values. Raises DataError as `render` does."""
-
-
-@dataclass(frozen=True)
-class ObjectBits(RenderedMask):
-    """The classes of a layered mask as bits; `bits` are pairs of a mask value and its bit."""
-
-    mask: LayeredMask
-    bits: tuple[tuple[MaskValue, int], ...]
-
-    def render(self) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it."""
-        return self.mask.render_classes(dict(self.bits))
-
-    def objects(self) -> Counter[int]:
-        return self.mask.objects()
 
 
 class ClassMask(NamedTuple):

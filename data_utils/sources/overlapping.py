@@ -13,13 +13,14 @@ import numpy as np
 from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import OVERLAPPING, DataConfig
-from data_utils.image_io.class_masks import ClassMasks, LayeredMask, ObjectBits, layered_label
+from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
 from data_utils.image_io.reader import IMAGE_SUFFIXES, open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.mask_values import parse_values
+from data_utils.sources.annotations.drawn import DrawnMask, ObjectBits
 from data_utils.sources.folder import (
     MASK_WORDS,
     DataFolder,
@@ -94,7 +95,7 @@ def bits_by_class(config: DataConfig, classes: NamedClasses) -> ClassNumbers:
 
 def as_objects(records: Records, config: DataConfig) -> Records:
     """The records of annotations, whose objects keep parts below other objects. Raises DataError if masks are files."""
-    if not isinstance(records[0]["target"], LayeredMask):
+    if not isinstance(records[0]["target"], DrawnMask):
         raise DataError(
             f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
             f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
@@ -106,7 +107,7 @@ def as_objects(records: Records, config: DataConfig) -> Records:
 
 def _with_object_bits(record: Record, bits: tuple[tuple[MaskValue, int], ...]) -> Record:
     mask = record["target"]
-    assert isinstance(mask, LayeredMask)
+    assert isinstance(mask, DrawnMask)
     return {**record, "target": ObjectBits(mask, bits)}
 
 

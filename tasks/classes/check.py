@@ -10,9 +10,9 @@ from data_utils.bits import MOST_CLASSES, unpack_bits
 from data_utils.class_map import MOST_IN_MASK
 from data_utils.class_names import is_background
 from data_utils.config import OVERLAPPING
-from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, show, value_text
+from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.console import listing
@@ -150,7 +150,7 @@ def covered_objects(findings: Findings) -> Iterator[str]:
     shared_pixels = 0
     labeled_pixels = 0
     for records in findings.records:
-        if len(records) and isinstance(records[0]["target"], LayeredMask):
+        if len(records) and isinstance(records[0]["target"], DrawnMask):
             key = records.digest and digest("overlaps", records.digest)
             shared, labeled = load_or_compute(key, partial(_shared_pixels, records))
             shared_pixels += shared
@@ -170,7 +170,7 @@ def _shared_pixels(records: Records) -> list[int]:
     labeled_pixels = 0
     for index in spread_indices(len(records), SAMPLED_IMAGES):
         mask = records[index]["target"]
-        assert isinstance(mask, LayeredMask)
+        assert isinstance(mask, DrawnMask)
         try:
             truth, _ = unpack_bits(mask.render_classes(bit_by_value))
         except DataError:  # the error is reported where all masks are read

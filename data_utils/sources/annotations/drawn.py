@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from data_utils.bits import pack_bits
-from data_utils.image_io.class_masks import LayeredMask
+from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import number_type
@@ -51,7 +51,7 @@ class Area(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DrawnMask(LayeredMask):
+class DrawnMask(RenderedMask):
     """The areas of an image, later ones over earlier ones.
 
     Args:
@@ -96,9 +96,10 @@ class DrawnMask(LayeredMask):
         return Counter(value for value, _ in objects if value)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
-        """The bits of `LayeredMask`: background removes all classes, and an ignored value makes all classes unknown.
+        """The classes as bits, (H, W) int64, as `pack_bits` gives it; `bit_by_value` may lack values.
 
-        A crowd makes its own class unknown where no object of it lies.
+        Background removes all classes, and an ignored value makes all classes unknown. A crowd makes its own class
+        unknown where no object of it lies.
         """
         size, areas = self.read()
         truth = np.zeros(size, np.int64)
@@ -117,6 +118,21 @@ class DrawnMask(LayeredMask):
             truth |= (pixels == OBJECT).astype(np.int64) << bit
             unknown |= (pixels == CROWD).astype(np.int64) << bit
         return pack_bits(truth, unknown)
+
+
+@dataclass(frozen=True)
+class ObjectBits(RenderedMask):
+    """The classes of a drawn mask as bits; `bits` are pairs of a mask value and its bit."""
+
+    mask: DrawnMask
+    bits: tuple[tuple[MaskValue, int], ...]
+
+    def render(self) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it."""
+        return self.mask.render_classes(dict(self.bits))
+
+    def objects(self) -> Counter[int]:
+        return self.mask.objects()
 
 
 def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:

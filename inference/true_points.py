@@ -1,4 +1,4 @@
-"""The true points of inputs: the row of each in a table."""
+"""The true points of inputs, from a table of all images."""
 
 import re
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from data_utils.sources.points.table import PointTable
 from inference.inputs import input_stem
 from runtime.console import counted
 from runtime.errors import DataError
-from tasks.job import Job, PointRow
+from tasks.job import Job
 
 
 def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Job]]) -> list[Job]:
-    """The jobs of all pages of the inputs, each with the row of its true points in the table of all images.
+    """The jobs of all pages of the inputs, each with its true points.
 
     Raises DataError for inputs that the table does not list, and for points of volumes beside images, or the reverse.
 
@@ -44,7 +44,7 @@ def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Jo
             if found is None or image_by_row.setdefault(found, job.image) != job.image:
                 missing.append(str(job.image))
             else:
-                jobs.append(replace(job, truth=PointRow(path, found)))
+                jobs.append(replace(job, truth=table.source(found)))
     if missing:
         raise DataError(
             f"--truth {path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"

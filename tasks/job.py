@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import BandSource, PageFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, PointSource, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volume_formats import Spacing
 
@@ -27,13 +26,6 @@ OF_SERIES = OF_VOLUMES | {MASK: ".dcm"}
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files
 MaskFile = PageFile | ClassMasks | RenderedMask | VolumeFile
-
-
-class PointRow(NamedTuple):
-    """The place of an input's true points: a row of a table, which may be a folder of files."""
-
-    table: Path
-    row: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +51,7 @@ class Job:
     size: tuple[int, ...] | None
     output: Path
     root: Path | None = None
-    truth: MaskFile | PointRow | None = field(default=None, hash=False)  # annotations hold dictionaries
+    truth: MaskFile | PointSource | None = field(default=None, compare=False)  # it may hold dictionaries and arrays
     named: Path | None = None
     page: int = 0
     stored: BandSource | PageFile | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.point_states import PRESENT, UNKNOWN
@@ -22,7 +22,7 @@ from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
 from tasks.drawing import render_points
-from tasks.job import OVERLAY, PROBABILITIES, Job, PointRow
+from tasks.job import OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
@@ -101,14 +101,20 @@ class PointFormat(PredictionFormat):
         return render_points(read_image(image.picture, job.name), found)
 
     def true_points(self, path: Path) -> PointTable:
-        return read_true_points(path, self.task)
+        """The true points of all images, with the model's names. Raises DataError if no file has them.
+
+        An empty cell has the same meaning as in training.
+        """
+        table = read_truth(path, self.task.absent)
+        if not set(table.names) & set(self.task.names):
+            raise DataError(f"--truth {path}: has none of the model's points {', '.join(self.task.names)}")
+        return table.with_names(self.task.names)
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
         """The score of the points; in the entry a point that has no error has None."""
         job = image.job
-        assert isinstance(job.truth, PointRow)
-        source = read_true_points(job.truth.table, self.task).source(job.truth.row)
-        record: Record = {"image": str(job.image), "target": source, "name": job.name}
+        assert isinstance(job.truth, PointSource)
+        record: Record = {"image": str(job.image), "target": job.truth, "name": job.name}
         if job.volume is not None:
             target = self.reader.read_volume(record, read_volume_header(job.volume, job.name))
         else:
@@ -138,15 +144,3 @@ class PointFormat(PredictionFormat):
 def _text(name: str) -> str:
     """The name of a file for a file of UTF-8: bytes of another encoding are written as numbers."""
     return name.encode(errors="backslashreplace").decode()
-
-
-@lru_cache(maxsize=2)  # each process reads it once
-def read_true_points(path: Path, task: Landmarks) -> PointTable:
-    """The true points of all images, with the model's names. Raises DataError if no file has them.
-
-    An empty cell has the same meaning as in training.
-    """
-    table = read_truth(path, task.absent)
-    if not set(table.names) & set(task.names):
-        raise DataError(f"--truth {path}: has none of the model's points {', '.join(task.names)}")
-    return table.with_names(task.names)

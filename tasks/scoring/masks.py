@@ -19,7 +19,6 @@ from data_utils.target import Target
 from data_utils.targets.reader import MaskReader, TargetWindows
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
-from tasks.job import PointRow
 from tasks.prediction import PredictedImage
 from tasks.scoring.areas import count_areas
 from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
@@ -59,7 +58,6 @@ def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[tuple[tupl
     """
     job, truth = image.job, image.job.truth
     assert truth is not None
-    assert not isinstance(truth, PointRow)
     if isinstance(truth, ClassMasks | PlacedMask):
         name = truth.name
     else:

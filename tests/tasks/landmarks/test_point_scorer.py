@@ -17,7 +17,7 @@ from inference.true_points import with_true_points
 from runtime.errors import DataError
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.write import PointFormat, read_true_points
+from tasks.landmarks.write import PointFormat
 
 TASK = landmarks("long", "pixels")
 
@@ -28,15 +28,20 @@ def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") ->
     for job in jobs:
         assert job.root is not None
         inputs.append([replace(job, output=job.root / stem) if stem else job])
-    return with_true_points(path, read_true_points(path, task), inputs)
+    return with_true_points(path, PointFormat(task).true_points(path), inputs)
 
 
 def write_noses(file: Path, *images: str) -> None:
-    """A table with the nose of each image."""
+    """A table with the nose of each image, whose coordinates are the number of the row."""
     count = len(images)
-    states = np.full((count, 1), PRESENT)
-    table = point_table("long", ("nose",), images, np.zeros((count, 1, 2)), states, (file.name,) * count)
+    positions = np.arange(count).repeat(2).reshape(count, 1, 2)
+    table = point_table("long", ("nose",), images, positions, np.full((count, 1), PRESENT), (file.name,) * count)
     file.write_bytes(content(table))
+
+
+def row_of(job: Job) -> int:
+    """The row of the table whose points a job has."""
+    return job.truth.positions.max()
 
 
 def image_at(folder: Path, path: str) -> Job:
@@ -92,13 +97,13 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
             with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
     else:
         (job,) = with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
-        assert job.truth == (tmp_path / "t.csv", row)
+        assert row_of(job) == row
 
 
 def test_true_points_are_found_by_a_name_whose_accents_are_stored_in_another_way(tmp_path):
     write_noses(tmp_path / "t.csv", "cafe\u0301.png")
     (job,) = with_truths([image_at(tmp_path, "caf\u00e9.png")], tmp_path / "t.csv", TASK)
-    assert job.truth == (tmp_path / "t.csv", 0)
+    assert row_of(job) == 0
 
 
 def test_points_are_the_truth_of_one_image(tmp_path):
@@ -112,7 +117,7 @@ def test_true_points_are_found_where_a_relative_path_leaves_out_the_folder(tmp_p
     (tmp_path / "day2").mkdir()
     monkeypatch.chdir(tmp_path / "day2")
     (job,) = with_truths([replace(image_job(tmp_path), image=Path("a.png"))], noses, TASK)
-    assert job.truth == (noses, 1)
+    assert row_of(job) == 1
 
 
 def test_true_points_that_are_missing_are_counted_with_the_first_image(tmp_path, noses):
@@ -135,7 +140,7 @@ def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
 @pytest.mark.parametrize(("absent", "state"), [("not-there", ABSENT), ("unknown", UNKNOWN)])
 def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, absent, state):
     (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
-    truth = read_true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
+    truth = PointFormat(replace(TASK, names=("ear", "nose"), absent=absent)).true_points(tmp_path / "t.csv")
     assert truth.states.tolist() == [[state, PRESENT]]
 
 

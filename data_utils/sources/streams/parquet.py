@@ -8,6 +8,7 @@ unchanged.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -35,11 +36,15 @@ class ParquetRows(StreamRows):
         from datasets import Features
 
         with ThreadPoolExecutor(16) as pool:
-            footers = list(pool.map(partial(_read, read=_footer), files))
+            footers = list(pool.map(partial(_read, read=attrgetter("schema_arrow", "metadata")), files))
         groups: list[tuple[int, int, int, int]] = []
-        for file, (_, row_groups) in enumerate(footers):
-            for number, first, rows in row_groups:
-                groups.append((file, number, first, rows))
+        for file, (_, metadata) in enumerate(footers):
+            first = 0
+            for number in range(metadata.num_row_groups):
+                rows = metadata.row_group(number).num_rows
+                if rows:
+                    groups.append((file, number, first, rows))
+                first += rows
         schema, _ = footers[0]
         columns = find_columns(Features.from_arrow_schema(schema), image_column, mask_column)
         return cls(files, np.array(groups, np.int64).reshape(-1, 4), columns)
@@ -74,18 +79,6 @@ def _cell(column: Any, row: int) -> Any:
         return column[row].as_py()
     except UnicodeDecodeError as error:
         raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
-
-
-def _footer(parquet: Any) -> tuple[Any, list[tuple[int, int, int]]]:
-    """Schema, and (number, first row, rows) of each row group that is not empty."""
-    groups: list[tuple[int, int, int]] = []
-    first = 0
-    for number in range(parquet.num_row_groups):
-        rows = parquet.metadata.row_group(number).num_rows
-        if rows:
-            groups.append((number, first, rows))
-        first += rows
-    return parquet.schema_arrow, groups
 
 
 @retry

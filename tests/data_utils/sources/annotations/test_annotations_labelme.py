@@ -155,33 +155,23 @@ DAMAGED_IMAGES = {
 }
 
 
-@pytest.fixture
-def embedded(tmp_path) -> Path:
-    """Two splits of three images, which are all in their files."""
+@pytest.mark.parametrize(("image", "message"), DAMAGED_IMAGES.values(), ids=DAMAGED_IMAGES)
+def test_a_damaged_image_in_a_file_is_a_bad_sample(tmp_path, image, message):
+    picture = png(np.full((*SIZE, 3), 7, np.uint8))
     for split in SPLITS:
         for stem in "abc":
-            image = png(np.full((*SIZE, 3), 7, np.uint8))
-            file = write_labelme(tmp_path / split, stem, [shape("cell", BOX, "rectangle")], imageData=image)
+            file = write_labelme(tmp_path / split, stem, [shape("cell", BOX, "rectangle")], imageData=picture)
             file.with_suffix(".png").unlink()
-    return tmp_path
-
-
-def assert_the_last_image_is_bad(root: Path, message: str) -> None:
-    assert "1 of 3 pairs cannot be used: " in error_of(root)
-    assert message in error_of(root)
-    report, count = check_data(DataConfig(str(root)))
+    file = tmp_path / "train" / "c.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"imageData": image}))
+    assert "1 of 3 pairs cannot be used: " in error_of(tmp_path)
+    assert message in error_of(tmp_path)
+    report, count = check_data(DataConfig(str(tmp_path)))
     assert count == 1
     assert message in report
-    info = load_dataset_info(DataConfig(str(root), on_bad_sample="skip"))
+    info = load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip"))
     assert [*info.train.bad] == [2]
     assert pickle.loads(pickle.dumps(info.train.records))[0] == info.train.records[0]
-
-
-@pytest.mark.parametrize(("image", "message"), DAMAGED_IMAGES.values(), ids=DAMAGED_IMAGES)
-def test_a_damaged_image_in_a_file_is_a_bad_sample(embedded, image, message):
-    file = embedded / "train" / "c.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"imageData": image}))
-    assert_the_last_image_is_bad(embedded, message)
 
 
 def test_the_report_counts_objects_once_for_each_group(tmp_path):

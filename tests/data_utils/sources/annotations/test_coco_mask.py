@@ -1,7 +1,5 @@
 """Masks drawn from the objects of a COCO file: equal to those of pycocotools, one object upon another."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from pycocotools import mask as rle_masks
@@ -13,12 +11,8 @@ from data_utils.bits import unpack_bits
 from data_utils.sources.annotations.coco import CocoMask
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return write_splits(tmp_path)
-
-
-def test_masks_are_those_of_pycocotools_pixel_for_pixel(folder):
+def test_masks_are_those_of_pycocotools_pixel_for_pixel(tmp_path):
+    folder = write_splits(tmp_path)
     train, val = loaded(folder)
     official = COCO(folder / "annotations/instances_train2017.json")
     masks_by_name = masks(train)

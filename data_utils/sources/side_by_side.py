@@ -8,9 +8,9 @@ CASE/label.nii.gz           CASE/CASE_t2.nii.gz         CASE/masks/a.png
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
@@ -47,64 +47,7 @@ ROBOFLOW_CLASSES = "_classes.csv"  # Roboflow's names of mask values, beside the
 PICKLED = "_seg.npy"  # Cellpose's files of Python objects, which are never opened
 
 
-class FilesByWord(NamedTuple):
-    """The files below a folder by what they are.
-
-    Args:
-        masks: key -> mask. A key is a name below the folder without the word that says what the file is.
-        others: word -> key -> file. A file whose name can be read in several ways has the key of a mask, else all.
-        doubles: a line for each mask that has the key of another.
-    """
-
-    masks: dict[str, str]
-    others: dict[str, dict[str, str]]
-    doubles: list[str]
-
-    def is_usual(self, word: str) -> bool:
-        """Whether most masks lie beside a file with the word."""
-        return 2 * len(self.others[word].keys() & self.masks.keys()) > len(self.masks)
-
-    def usual_words(self) -> list[str]:
-        """The words of files that most masks lie beside."""
-        return sorted(filter(self.is_usual, self.others))
-
-    def image_words(self, *, are_volumes: bool) -> Sequence[str]:
-        """The word of images, or those of the channels of volumes; nothing unless most masks have an image.
-
-        Raises DataError if pictures have several.
-        """
-        words = self.usual_words()
-        for word in VOLUME_WORDS if are_volumes else PICTURE_WORDS:
-            if word in words:
-                return [word]
-        if len(words) > 1 and not are_volumes:
-            mask = next(iter(self.masks.values()))
-            raise DataError(f"{mask} may be the mask of {listing(words)}; leave one image beside each mask")
-        return words
-
-    def cases(self, words: Sequence[str]) -> Cases:
-        """The masks and the images that have one of the words, or all of them if they are channels."""
-        files_by_key: dict[str, dict[str, str]] = {}
-        for word in words:
-            for key, file in self.others[word].items():
-                files_by_key.setdefault(key, {})[word] = file
-        if "" in words:  # then a word that few files have is a part of their names
-            for word, files in self.others.items():
-                if not self.is_usual(word):
-                    rare = [file for key, file in files.items() if key in self.masks]
-                    files_by_key |= {volume_stem(file): {"": file} for file in rare}
-        images: dict[str, str | Files] = {}
-        masks = dict(self.masks)
-        lost: list[str] = []
-        for key in natural_order(files_by_key):
-            files = files_by_key[key]
-            lacking = [word for word in words if word not in files]
-            if lacking:
-                lost.append(f"{next(iter(files.values()))}: its case has no file of {listing(lacking)}")
-                masks.pop(key, None)
-            else:
-                images[key] = tuple(files[word] for word in words)
-        return Cases(images, masks, lost)
+Reading = tuple[str, str, str]  # key and word of a name, and its file; the key is the name without the word
 
 
 def find_side_by_side(folder: DataFolder) -> SplitOpeners:
@@ -128,19 +71,47 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
 
 
 def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
-    """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
+    """The images and masks of a folder; masks are known by the end of their names, or else by their beginning.
+
+    Raises DataError for two masks of one image, and if most masks lie beside several pictures.
+    """
     paths = [path for path in files_below(folder, suffixes) if not path.endswith(PICKLED)]
     names = [os.path.basename(_with_word(volume_stem(path))) for path in paths]
     for pattern in mask_patterns(config.mask_suffix):
-        if any(map(pattern.fullmatch, names)):
-            files = {_with_word(stem): path for stem, path in stems_of(natural_order(paths), "files", folder).items()}
-            sorted_files = sort_by_words(files, pattern)
-            words = sorted_files.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
-            if words and sorted_files.doubles:
-                raise DataError(f"{folder}: {listing(sorted_files.doubles, separator='; ')}; keep one of them")
-            if words:
-                return sorted_files.cases(words)
+        if not any(map(pattern.fullmatch, names)):
+            continue
+        stems = {_with_word(stem): path for stem, path in stems_of(natural_order(paths), "files", folder).items()}
+        masks, readings, usual_words = read_names(stems, pattern)
+        image_words = PICTURE_WORDS if suffixes == IMAGE_SUFFIXES else VOLUME_WORDS
+        words = next(([word] for word in image_words if word in usual_words), usual_words)
+        if len(words) > 1 and suffixes == IMAGE_SUFFIXES:
+            mask, *_ = next(iter(masks.values()))
+            raise DataError(f"{mask} may be the mask of {listing(words)}; leave one image beside each mask")
+        doubles = [f"{' and '.join(files)} are masks of one image" for files in masks.values() if len(files) > 1]
+        if words and doubles:
+            raise DataError(f"{folder}: {listing(doubles, separator='; ')}; keep one of them")
+        if words:
+            return _cases(masks, readings, words)
     return None
+
+
+def _cases(masks: dict[str, Files], readings: Iterable[Reading], words: Sequence[str]) -> Cases:
+    """The masks, and the images that have one of the words, or all of them if they are channels."""
+    files_by_key: dict[str, dict[str, str]] = {}
+    for key, word, file in readings:
+        if word in words:
+            files_by_key.setdefault(key, {})[word] = file
+    images: dict[str, str | Files] = {}
+    lost: list[str] = []
+    for key in natural_order(files_by_key):
+        files = files_by_key[key]
+        lacking = [word for word in words if word not in files]
+        if lacking:
+            lost.append(f"{next(iter(files.values()))}: its case has no file of {listing(lacking)}")
+            masks.pop(key, None)
+        else:
+            images[key] = tuple(files[word] for word in words)
+    return Cases(images, masks, lost)
 
 
 def _with_word(stem: str) -> str:
@@ -155,13 +126,13 @@ def _with_word(stem: str) -> str:
 def masks_among(stems: Iterable[str], suffix: str | None) -> set[str]:
     """The paths of masks among those of images, all without extension; masks may share a suffix."""
     files = {stem: stem for stem in stems}
-    masks: set[str] = set()
+    found: set[str] = set()
     for pattern in mask_patterns(suffix):
-        sorted_files = sort_by_words(files, pattern)
-        for word in ("", *sorted_files.usual_words()):
-            keys = sorted_files.others.get(word, {}).keys()
-            masks.update(mask for key, mask in sorted_files.masks.items() if key in keys)
-    return masks
+        masks, readings, usual_words = read_names(files, pattern)
+        for key, word, _ in readings:
+            if word in ("", *usual_words):
+                found.update(masks.get(key, ()))
+    return found
 
 
 def mask_patterns(suffix: str | None) -> Sequence[re.Pattern[str]]:
@@ -171,26 +142,34 @@ def mask_patterns(suffix: str | None) -> Sequence[re.Pattern[str]]:
     return [MASK_END, MASK_START]
 
 
-def sort_by_words(files: Mapping[str, str], pattern: re.Pattern[str]) -> FilesByWord:
-    """The files, by their names without extension, by what they are; `pattern` matches the names of masks."""
-    sorted_files = FilesByWord({}, {}, [])
-    masks = sorted_files.masks
-    images: list[tuple[str, str]] = []
+def read_names(files: Mapping[str, str], pattern: re.Pattern[str]) -> tuple[dict[str, Files], list[Reading], list[str]]:
+    """The masks of each key, the readings of all other names, and the words that most masks lie beside.
+
+    Of the readings of a name, the one counts that has the longest key of a mask, or else all do; but a word that few
+    masks lie beside is a part of the name. `files` are by their names without extension, `pattern` matches masks.
+    """
+    masks: dict[str, Files] = {}
+    images: list[str] = []
     for stem, file in files.items():
         folder, name = os.path.split(stem)
         match = pattern.fullmatch(name)
-        if match is None:
-            images.append((stem, file))
-            continue
-        first = masks.setdefault(os.path.join(folder, match["key"] or ""), file)
-        if first != file:
-            sorted_files.doubles.append(f"{first} and {file} are masks of one image")
-    for stem, file in images:
-        readings = list(_readings(stem, from_start=pattern is MASK_START))
-        with_mask = [(key, word) for key, word in readings if key in masks]
-        for key, word in with_mask[:1] or readings:
-            sorted_files.others.setdefault(word, {})[key] = file
-    return sorted_files
+        if match:
+            key = os.path.join(folder, match["key"] or "")
+            masks[key] = (*masks.get(key, ()), file)
+        else:
+            images.append(stem)
+    readings: list[Reading] = []
+    for stem in images:
+        all_readings = list(_readings(stem, from_start=pattern is MASK_START))
+        with_mask = [(key, word) for key, word in all_readings if key in masks]
+        for key, word in with_mask[:1] or all_readings:
+            readings.append((key, word, files[stem]))
+    counts = Counter(word for key, word, _ in readings if key in masks)
+    usual_words = sorted(word for word, count in counts.items() if 2 * count > len(masks))
+    for number, (key, word, file) in enumerate(readings):
+        if key in masks and word and word not in usual_words:
+            readings[number] = volume_stem(file), "", file
+    return masks, readings, usual_words
 
 
 def _readings(stem: str, *, from_start: bool) -> Iterator[tuple[str, str]]:

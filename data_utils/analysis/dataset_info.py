@@ -76,8 +76,8 @@ class DatasetInfo:
 
     def open_here(self) -> None:
         """Make the records readable in this process, which has received them from another, maybe on another machine."""
-        self.train.records.open_here()
-        self.val.records.open_here()
+        self.train.records.rows.open_here()
+        self.val.records.rows.open_here()
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """The preprocessing of these images; with `source`, a pretrained model's, its normalization is kept."""

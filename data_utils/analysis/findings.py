@@ -153,9 +153,9 @@ def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetR
 
 def _random_sample(stream: Records, seed: int) -> Records:
     """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
-    assert stream.group_sizes is not None
+    sizes = stream.rows.group_sizes
+    assert sizes is not None
     rng = np.random.default_rng(seed)
-    sizes = stream.group_sizes
     groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
     firsts = np.cumsum(sizes) - sizes
     share = math.ceil(STATISTICS_IMAGES / len(groups))

@@ -111,7 +111,7 @@ def build_loaders(
     train = TrainingDataset(info.train, info, config.preprocess)
     val = EvaluationDataset(info.val, info, config.preprocess)
     records = info.train.records
-    train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.group_sizes)
+    train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.rows.group_sizes)
     are_volumes = records.dims == 3
     pixels = 1 if are_volumes else pixels_per_batch(device)
     val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)

@@ -39,7 +39,7 @@ from data_utils.sources.overlapping import (
     find_class_folders,
 )
 from data_utils.sources.pictures import open_pictures
-from data_utils.sources.places import as_pictures, choose_bands, with_places
+from data_utils.sources.places import read_places
 from data_utils.sources.points.find import find_landmarks, other_csv_files
 from data_utils.sources.records import Metadata, Records, SplitOpeners, select, split_openers
 from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
@@ -111,7 +111,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     """
     with keep_listings():
         labeled = read_label_files(_load_splits(config), user_path(config.dataset))
-    train, val = map(partial(_read_places, config=config), labeled)
+    train, val = map(partial(read_places, config=config), labeled)
     if config.val_blocks is not None:
         if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
@@ -127,17 +127,6 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.dims == 2 and train.dims == 3:
         return divide_into_slices(train), divide_into_slices(val)
     return train, val
-
-
-def _read_places(records: Records, config: DataConfig) -> Records:
-    """The records with the bands that are asked for, and with or without their places in the world."""
-    if config.bands and not records.metadata.bands:
-        records = choose_bands(records, config.bands)
-    if config.reads_places:
-        return with_places(records)
-    if records.dims == 2 and not records.is_stream and not records.metadata.bands:
-        return as_pictures(records)
-    return records
 
 
 def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:

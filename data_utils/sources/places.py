@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, ImageSource, PageFile, SceneWindow, page_file
 from data_utils.image_io.places import PlacedMask, on_grid, read_source_grid
 from data_utils.image_io.tiff import is_tiff
@@ -51,18 +52,19 @@ def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
     return as_picture(source)
 
 
-def choose_bands(records: Records, bands: tuple[str, ...]) -> Records:
-    """The records with some bands of each image."""
-    return change(records, f"bands {bands}", partial(_with_bands, bands=bands))
+def read_places(records: Records, config: DataConfig) -> Records:
+    """The records with the bands that are asked for, and with or without their places in the world."""
+    if config.bands and not records.metadata.bands:
+        records = change(records, f"bands {config.bands}", partial(_with_bands, bands=config.bands))
+    if config.reads_places:
+        return with_places(records)
+    if records.dims == 2 and not records.is_stream and not records.metadata.bands:
+        return change(records, "pictures", _picture)
+    return records
 
 
 def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
     return {**record, "image": with_bands(record["image"], bands)}
-
-
-def as_pictures(records: Records) -> Records:
-    """The records, read as pictures whatever their places in the world."""
-    return change(records, "pictures", _picture)
 
 
 def _picture(record: Record) -> Record:

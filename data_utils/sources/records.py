@@ -95,12 +95,9 @@ class Rows(ABC):
         image_folders: pairs of the images' folder and each folder below it with images; empty unless they are files.
     """
 
+    digest: str | None = None
     group_sizes: np.ndarray | None = None
     image_folders: Collection[tuple[str, str]] = ()
-
-    @cached_property
-    def digest(self) -> str | None:
-        return None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -117,7 +114,10 @@ class Rows(ABC):
         return self.name(i)
 
     def open_here(self) -> None:  # noqa: B027  # most rows need nothing
-        """Make the rows readable in this process, which has received them from another, maybe on another machine."""
+        """Make the rows readable in this process, which has received them from another, maybe on another machine.
+
+        Most rows are readable already: their files have the same paths everywhere.
+        """
 
 
 class ListRows(Rows):
@@ -351,14 +351,9 @@ class Records:
         return self.metadata.dims
 
     @property
-    def group_sizes(self) -> np.ndarray | None:
-        """(G,) how many records in turn are read together; None if each is read alone."""
-        return self.rows.group_sizes
-
-    @property
     def is_stream(self) -> bool:
         """Whether records are read one behind the other, from files that may be far away."""
-        return self.group_sizes is not None
+        return self.rows.group_sizes is not None
 
     @cached_property
     def digest(self) -> str | None:
@@ -423,13 +418,6 @@ class Records:
         if self.steps or not isinstance(rows, FileRows) or rows.sources is not first_files:
             return None
         return rows.sizes.reshape(-1, 2)[self.indices] if len(rows.sizes) == 2 * len(rows) else None
-
-    def open_here(self) -> None:
-        """Make the records readable in this process, which has received them from another, maybe on another machine.
-
-        Most records are readable already: their files have the same paths everywhere.
-        """
-        self.rows.open_here()
 
 
 def describe(records: Records, label_numbers: np.ndarray | None = None, **metadata: Any) -> Records:

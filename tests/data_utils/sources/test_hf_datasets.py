@@ -183,7 +183,7 @@ def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tab
     received = on_another_machine(tables, tmp_path, splits)
     for there, here in zip(splits, received, strict=True):
         assert len(there) == len(here)
-        here.open_here()
+        here.rows.open_here()
         assert list(there) == list(here)
         assert there.digest == here.digest
     files = {file["filename"] for records in received for file in records.rows.rows.cache_files}
@@ -196,10 +196,10 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     records, _ = on_another_machine(tables, tmp_path, loaded(tmp_path / "cells.parquet"))
     table(tables, 6).to_parquet(tmp_path / "cells.parquet")
     with pytest.raises(DataError, match=r"cells\.parquet is another version on machine"):
-        records.open_here()
+        records.rows.open_here()
     table(tables, 5).to_parquet(tmp_path / "cells.parquet")
     os.utime(tmp_path / "cells.parquet", (10**9, 10**9))  # a copy has a time of its own
-    records.open_here()
+    records.rows.open_here()
     assert len(list(records)) == len(records) == 4
 
 

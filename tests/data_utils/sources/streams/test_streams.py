@@ -347,7 +347,7 @@ def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> Epochs:
     counted.clear()
     assert sum(len(batch["indices"]) for batch in val) == 5
     size = sum(file.stat().st_size for file in dataset.rglob("train*"))
-    return Epochs(len(info.train.records.group_sizes), size, order, expected_order, training_reads, counted.all())
+    return Epochs(len(info.train.records.rows.group_sizes), size, order, expected_order, training_reads, counted.all())
 
 
 def without_what_was_read(info: DatasetInfo) -> DatasetInfo:

@@ -14,7 +14,7 @@ from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
-from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
+from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image_errors
 from data_utils.image_io.reader import IMAGE_SUFFIXES, open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
@@ -25,13 +25,13 @@ from data_utils.sources.folder import (
     MASK_WORDS,
     DataFolder,
     children,
+    files_below,
     files_by_stem,
     files_in,
     holds_files,
     natural_order,
     natural_sort_key,
     split_folders,
-    walk,
 )
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.pictures import find_pictures
@@ -158,9 +158,7 @@ def find_class_folders(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records, for splits with a folder of masks for each class; else empty."""
     if not folder.splits or not folder.may_overlap:
         return {}
-    names_by_split: list[list[str]] = []
-    for images, masks in folder.splits.values():
-        names_by_split.append(class_folders(images, masks, folder.suffixes, folder.config))
+    names_by_split = [class_folders(*folders, folder.suffixes, folder.config) for folders in folder.splits.values()]
     if not all(names_by_split):
         return {}
     return split_openers(folder.splits, open_class_folders, _all_names(names_by_split), folder.suffixes, folder.config)
@@ -278,21 +276,13 @@ def find_channels(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records, for masks with a page or a channel for each class; else empty."""
     if not folder.splits or not folder.may_overlap:
         return {}
-    first_folders = next(iter(folder.splits.values()))
-    first_image, first_mask = map(_first_picture, first_folders)
-    if first_image is None or first_mask is None:
+    images, masks = next(iter(folder.splits.values()))
+    image = next(files_below(images, IMAGE_SUFFIXES, strict=False), None)
+    mask = next(files_below(masks, IMAGE_SUFFIXES, strict=False), None)
+    if image is None or mask is None:
         return {}
-    pages = find_class_pages(first_mask, first_image, explicit=folder.config.task == OVERLAPPING)
+    pages = find_class_pages(masks / mask, images / image, explicit=folder.config.task == OVERLAPPING)
     return split_openers(folder.splits if pages else {}, open_channels, pages, folder.config)
-
-
-def _first_picture(folder: Path) -> Path | None:
-    """The first picture of a folder, or of one below it, by name."""
-    for parent, _, names in walk(folder):
-        for name in names:
-            if is_visible_file(name, IMAGE_SUFFIXES):
-                return Path(parent, name)
-    return None
 
 
 def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:

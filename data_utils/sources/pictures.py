@@ -15,7 +15,7 @@ from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.folder import files_by_stem, natural_order
+from data_utils.sources.folder import files_by_stem, holds_files, natural_order
 from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, find_masks, pair
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
@@ -157,16 +157,12 @@ def scene_sources(row: FileRow, bands: tuple[str, ...]) -> Sources:
 
 def scene_folders(images: Path) -> dict[str, list[str]]:
     """The folders of TIFF files below a folder, with the paths of these; none if the folder itself holds files."""
-    folders: dict[str, list[str]] = {}
-    with os.scandir(images) as entries:
-        if any(os.path.isfile(entry.path) for entry in entries if not entry.name.startswith(".")):
-            return {}
-    if holds_pictures(images, OTHER_SUFFIXES):  # the search ends at the first one
+    # each search ends at the first file
+    if holds_files(images, ("",)) or holds_pictures(images, OTHER_SUFFIXES):
         return {}
+    folders: dict[str, list[str]] = {}
     for stem, file in files_by_stem(images, "images").items():
         folder, _, _ = stem.rpartition("/")
-        if not folder:
-            return {}
         folders.setdefault(folder, []).append(file)
     return folders
 

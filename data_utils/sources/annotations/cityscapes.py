@@ -62,9 +62,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     found: dict[str, tuple[Path, Path]] = {}
     ending = TRAIN_IDS
     for split, folders in splits.items():
-        stems = [os.path.splitext(file)[0] for file in files_below(folders[1], IMAGE_SUFFIXES, strict=False)]
-        label_ids = {stem.removesuffix(LABEL_IDS) for stem in stems if stem.endswith(LABEL_IDS)}
-        train_ids = {stem.removesuffix(TRAIN_IDS) for stem in stems if stem.endswith(TRAIN_IDS)}
+        label_ids = files(folders[1], LABEL_IDS).keys()
+        train_ids = files(folders[1], TRAIN_IDS).keys()
         if label_ids or train_ids:
             found[split] = folders
         if not train_ids >= label_ids:

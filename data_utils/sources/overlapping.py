@@ -131,12 +131,12 @@ def _pair_classes(
     folders: tuple[Path, Path],
     images: Mapping[str, str | Files],
     masks: Mapping[str, Mapping[str, str]],
+    lost: Sequence[str],
     names: Sequence[str],
     suffixes: tuple[str, ...],
     config: DataConfig,
-    lost: Sequence[str] = (),
 ) -> Records:
-    """The images of cases with the masks of named classes: case -> class -> file.
+    """The images of cases with the masks of named classes: case -> class -> file. `lost` are lines on other cases.
 
     Raises DataError for files without partner, unless allowed.
     """
@@ -208,7 +208,7 @@ def open_class_folders(
     files: Mapping[str, str | Files] = image_files
     if suffixes != IMAGE_SUFFIXES:
         files = join_channels(images, image_files, masks_by_stem)
-    return _pair_classes((images, masks), files, masks_by_stem, names, suffixes, config)
+    return _pair_classes((images, masks), files, masks_by_stem, (), names, suffixes, config)
 
 
 def find_class_files(folder: DataFolder) -> SplitOpeners:
@@ -228,11 +228,8 @@ def find_class_files(folder: DataFolder) -> SplitOpeners:
     if not folder.may_overlap:
         raise DataError(f"--task {folder.config.task}: each case has a folder with a mask for each class; leave it out")
     names = _all_names(chain.from_iterable(masks.values() for _, masks, _ in cases.values()))
-    openers: SplitOpeners = {}
-    for split, (images, masks, lost) in cases.items():
-        paths = (folders[split], folders[split])
-        openers[split] = partial(_pair_classes, paths, images, masks, names, suffixes, folder.config, lost)
-    return openers
+    located = {split: ((path, path), *cases[split]) for split, path in folders.items()}
+    return split_openers(located, _pair_classes, names, suffixes, folder.config)
 
 
 def _holds_mask_folders(folder: Path) -> bool:

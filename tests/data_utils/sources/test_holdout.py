@@ -11,7 +11,7 @@ from support.picture_folders import names, write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
-from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags, leak_warnings
+from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records, StreamRows
 from runtime.errors import DataError
@@ -185,18 +185,6 @@ def test_shards_of_unequal_size_are_held_out_by_their_records():
     # the large file alone, or small ones in the order of the seed until 30 of 100 records are there
     large_first = [np.random.default_rng(seed).permutation(4)[0] == 0 for seed in range(6)]
     assert [count == 1 for count in held_out] == large_first
-
-
-@pytest.mark.parametrize(("folders", "group"), [(("a", "b"), "^(.*/)"), (("a", "b", "."), "^(.*/)?")])
-def test_folders_whose_images_both_train_and_validate_are_named_with_what_keeps_them_together(tmp_path, folders, group):
-    files = [f"{kind}/{folder}/{i}.png" for kind in ("images", "masks") for folder in folders for i in range(8)]
-    settings = {"dataset": str(write_pictures(tmp_path, *files)), "seed": 1, "val_fraction": 0.5}
-    (line,) = leak_warnings(*load_records(DataConfig(**settings)))
-    assert line.startswith("2 folders with images that train and others that validate, such as a/")
-    assert line.endswith(f"to keep the images of each folder together, add --val-group '{group}'")
-    train, val = load_records(DataConfig(**settings, val_group=group))
-    assert not {Path(name).parent for name in names(train)} & {Path(name).parent for name in names(val)}
-    assert leak_warnings(train, val) == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -57,15 +56,8 @@ FEWEST_FOLDERS = 2  # the least number of folders in which most images have a ma
 ClassNumbers = tuple[int | None, ...]  # the bit of each class of a data set; None for a class that is left out
 
 
-class ClassBits(NamedTuple):
-    """The classes of a data set by name, in the order of their bits; and the bit of each of its mask values."""
-
-    names: tuple[str, ...]
-    bit_by_value: dict[MaskValue, int]
-
-
-def class_bits(classes: NamedClasses) -> ClassBits:
-    """The bits of named classes, except the background; values of one name share a bit.
+def class_bits(classes: NamedClasses) -> dict[MaskValue, int]:
+    """The bit of each mask value of named classes, except the background; values of one name share a bit.
 
     Raises DataError for no class, and for more classes than a pixel has bits.
     """
@@ -79,17 +71,17 @@ def class_bits(classes: NamedClasses) -> ClassBits:
             f"{len(bits)} classes beside the background, and --task overlapping takes 1 to {MOST_CLASSES};"
             " choose them with --classes"
         )
-    return ClassBits(tuple(bits), bit_by_value)
+    return bit_by_value
 
 
-def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
-    """The bits of a data set's classes, or of the classes that --classes names."""
+def chosen_bits(config: DataConfig, classes: NamedClasses) -> dict[MaskValue, int]:
+    """The bits of the mask values of a data set's classes, or of the classes that --classes names."""
     return class_bits(named_classes(config.classes, classes, config.outside_rule))
 
 
 def bits_by_class(config: DataConfig, classes: NamedClasses) -> ClassNumbers:
     """The bit of each class of a data set, in their order."""
-    bit_by_value = chosen_bits(config, classes).bit_by_value
+    bit_by_value = chosen_bits(config, classes)
     return tuple(bit_by_value.get(value) for value, _ in classes)
 
 
@@ -101,7 +93,7 @@ def as_objects(records: Records, config: DataConfig) -> Records:
             f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
             ' or --regions "whole=1+2;core=2"'
         )
-    bits = tuple(chosen_bits(config, records.metadata.classes).bit_by_value.items())
+    bits = tuple(chosen_bits(config, records.metadata.classes).items())
     return change(records, f"{OVERLAPPING} {bits}", partial(_with_object_bits, bits=bits), task=OVERLAPPING)
 
 
@@ -308,7 +300,7 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
 def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConfig) -> Records:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     classes = tuple((value, f"class {value}") for value in range(1, len(pages) + 1))
-    absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
+    absent = [value for value in chosen_bits(config, classes) if value not in dict(classes)]
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
     cases = find_pictures(images, masks, config)

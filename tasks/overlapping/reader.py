@@ -59,10 +59,12 @@ class OverlapReader(LabelReader):
         cls, records: Records | None, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> "OverlapReader":
         bits = class_bits(classes)
-        values: list[list[MaskValue]] = [[] for _ in bits.names]
-        for value, bit in bits.bit_by_value.items():
-            values[bit].append(value)
-        return cls(bits.names, tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
+        values: dict[str, list[MaskValue]] = {}  # in the order of bits
+        for value, name in classes:
+            if value in bits:
+                values.setdefault(name, []).append(value)
+        names = tuple(values)
+        return cls(names, tuple(map(tuple, values.values())), sides=find_sides(names, config.swap))
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -251,9 +251,9 @@ def test_more_classes_than_bits_are_refused(tmp_path):
         for image in ("00.png", "01.png"):
             write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
     assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
-    assert len(class_bits(tuple((value, f"c{value}") for value in range(31))).names) == 31
-    assert class_bits(((1, "cold"), (2, "cold"), (3, "warm"))) == (("cold", "warm"), {1: 0, 2: 0, 3: 1})
-    assert class_bits(tuple((value, f"c{value % 3}") for value in range(40))).names == ("c0", "c1", "c2")
+    assert len(class_bits(tuple((value, f"c{value}") for value in range(31)))) == 31
+    assert class_bits(((1, "cold"), (2, "cold"), (3, "warm"))) == {1: 0, 2: 0, 3: 1}
+    assert set(class_bits(tuple((value, f"c{value % 3}") for value in range(40))).values()) == {0, 1, 2}
     with pytest.raises(DataError, match=r"^0 classes beside the background, and --task overlapping takes 1 to 31; ch"):
         class_bits(((0, "background"),))
 

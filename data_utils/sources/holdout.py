@@ -80,9 +80,7 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
     sizes = np.bincount(groups)
     order = np.random.default_rng(config.seed).permutation(len(sizes))
     if config.chosen_fold is None:
-        held_out_groups = np.zeros(len(sizes), bool)
-        held_out_groups[_first_groups(order, sizes, round(len(records) * config.val_fraction))] = True
-        held_out = held_out_groups[groups]
+        held_out = np.isin(groups, _first_groups(order, sizes, round(len(records) * config.val_fraction)))
     else:
         number, count = config.chosen_fold
         if len(sizes) < count:

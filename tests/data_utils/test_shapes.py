@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 
 from data_utils import shapes
-from data_utils.config import DataConfig
-from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 
@@ -41,12 +39,6 @@ def export(monkeypatch):
 )
 def test_a_record_depends_on_seed_and_global_index_alone(record, same_record):
     assert are_same(record, same_record)
-
-
-def test_the_data_set_has_240_pictures_to_train_on():
-    train, _ = load_records(DataConfig("shapes"))
-    assert len(train) == 240
-    assert train.name(0) == "shapes-000000"
 
 
 @pytest.mark.parametrize(

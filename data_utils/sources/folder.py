@@ -278,7 +278,8 @@ def _remedy(folder: Path, lacking: Sequence[str], names: Sequence[str]) -> str:
         verb = "holds" if len(holders) == 1 else "hold"
         (kind,) = lacking
         remedy += f"; if {' or '.join(holders[:NAMES_IN_MESSAGE])} {verb} the {kind}, rename it to {kind}/"
-    if any(f"{os.path.splitext(name)[0]}.txt" in names for name in filter(is_readable, names)):
+    texts = {f"{os.path.splitext(name)[0]}.txt" for name in names if is_readable(name)}
+    if not texts.isdisjoint(names):
         remedy += f"; {YOLO_LAYOUT}"
     return remedy
 

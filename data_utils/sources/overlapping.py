@@ -150,7 +150,9 @@ def find_class_folders(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records, for splits with a folder of masks for each class; else empty."""
     if not folder.splits or not folder.may_overlap:
         return {}
-    names_by_split = [class_folders(*folders, folder.suffixes, folder.config) for folders in folder.splits.values()]
+    names_by_split: list[list[str]] = []
+    for images, masks in folder.splits.values():
+        names_by_split.append(class_folders(images, masks, folder.suffixes, folder.config))
     if not all(names_by_split):
         return {}
     return split_openers(folder.splits, open_class_folders, _all_names(names_by_split), folder.suffixes, folder.config)

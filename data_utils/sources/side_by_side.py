@@ -81,7 +81,7 @@ def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> 
         if not any(map(pattern.fullmatch, names)):
             continue
         stems = {_with_word(stem): path for stem, path in stems_of(natural_order(paths), "files", folder).items()}
-        masks, readings, usual_words = read_names(stems, pattern)
+        masks, readings, usual_words = read_words(stems, pattern)
         image_words = PICTURE_WORDS if suffixes == IMAGE_SUFFIXES else VOLUME_WORDS
         words = next(([word] for word in image_words if word in usual_words), usual_words)
         if len(words) > 1 and suffixes == IMAGE_SUFFIXES:
@@ -128,7 +128,7 @@ def masks_among(stems: Iterable[str], suffix: str | None) -> set[str]:
     files = {stem: stem for stem in stems}
     found: set[str] = set()
     for pattern in mask_patterns(suffix):
-        masks, readings, usual_words = read_names(files, pattern)
+        masks, readings, usual_words = read_words(files, pattern)
         for key, word, _ in readings:
             if word in ("", *usual_words):
                 found.update(masks.get(key, ()))
@@ -142,7 +142,7 @@ def mask_patterns(suffix: str | None) -> Sequence[re.Pattern[str]]:
     return [MASK_END, MASK_START]
 
 
-def read_names(files: Mapping[str, str], pattern: re.Pattern[str]) -> tuple[dict[str, Files], list[Reading], list[str]]:
+def read_words(files: Mapping[str, str], pattern: re.Pattern[str]) -> tuple[dict[str, Files], list[Reading], list[str]]:
     """The masks of each key, the readings of all other names, and the words that most masks lie beside.
 
     Of the readings of a name, the one counts that has the longest key of a mask, or else all do; but a word that few
@@ -164,7 +164,9 @@ def read_names(files: Mapping[str, str], pattern: re.Pattern[str]) -> tuple[dict
         with_mask = [(key, word) for key, word in all_readings if key in masks]
         for key, word in with_mask[:1] or all_readings:
             readings.append((key, word, files[stem]))
-    counts = Counter(word for key, word, _ in readings if key in masks)
+    counts: Counter[str] = Counter()
+    for key, word, _ in readings:
+        counts[word] += key in masks
     usual_words = sorted(word for word, count in counts.items() if 2 * count > len(masks))
     for number, (key, word, file) in enumerate(readings):
         if key in masks and word and word not in usual_words:

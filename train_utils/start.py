@@ -47,8 +47,7 @@ from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import architecture, new_network
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
 from train_utils.sharding import prepare_sharding
-from train_utils.slabs.slabs import Slabs
-from train_utils.slabs.split import check_slabs, split_volumes
+from train_utils.slabs import Slabs, check_slabs, split_volumes
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from train_utils.tracker import available_tracker
 from unet.config import UNetConfig

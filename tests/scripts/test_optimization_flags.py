@@ -14,7 +14,7 @@ from support.flag_runs import PLAIN, Trainer, moved
 from support.in_process import Run, parsed, run_train
 
 from train_utils import start
-from train_utils.slabs.slabs import Slabs
+from train_utils.slabs import Slabs
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient

@@ -1,7 +1,4 @@
-"""Slabs of volumes on several processes: losses and weights are those of one process, in float64.
-
-Modules: train_utils/slabs/slabs.py, train_utils/slabs/split.py.
-"""
+"""Slabs of volumes on several processes: losses and weights are those of one process, in float64."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +30,7 @@ from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.task import Task
 from train_utils.settings import encoder
-from train_utils.slabs.slabs import Slabs, convolve_slab
-from train_utils.slabs.split import check_slabs, split_volumes
+from train_utils.slabs import Slabs, check_slabs, convolve_slab, split_volumes
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNet, UNetConfig
 from unet.blocks import channels_last

@@ -1,47 +1,34 @@
 """The commands of the installed package. Each runs a script, or says which part of the package to install for it."""
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from runtime.errors import SettingsError
 from runtime.script import run_script
 
 # the part of the installation that brings a package, by the package's name in Python
 PARTS = dict.fromkeys(("datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"), "train")
+PAGES = ("jinja2", "matplotlib")
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {  # its module, and the packages without which it does not begin
+    "unet-train": (".train", tuple(PARTS)),
+    "unet-predict": (".predict", ()),
+    "unet-app": (".app", ()),
+    "unet-export": (".inference.export.__main__", ()),
+    "unet-compare": (".compare", PAGES),
+    "unet-review": (".review", PAGES),
+}
 
 
-def train() -> None:
-    """unet-train: train.py in one process; for several processes: accelerate launch -m unet_accelerate.train."""
-    run_script(lambda: _run(".train", needs=tuple(PARTS)))
+def main() -> None:
+    """Run the script of the command that was typed."""
+    run_script(_run)
 
 
-def predict() -> None:
-    """unet-predict: predict.py."""
-    run_script(lambda: _run(".predict"))
-
-
-def app() -> None:
-    """unet-app: app.py."""
-    run_script(lambda: _run(".app"))
-
-
-def export() -> None:
-    """unet-export: python -m inference.export."""
-    run_script(lambda: _run(".inference.export.__main__"))
-
-
-def compare() -> None:
-    """unet-compare: compare.py."""
-    run_script(lambda: _run(".compare", needs=("jinja2", "matplotlib")))
-
-
-def review() -> None:
-    """unet-review: review.py."""
-    run_script(lambda: _run(".review", needs=("jinja2", "matplotlib")))
-
-
-def _run(module: str, needs: tuple[str, ...] = ()) -> None:
-    """Run a script's `main`. Raises SettingsError if a package is missing; packages of `needs` are checked first."""
+def _run() -> None:
+    """Run a script's `main`. Raises SettingsError if a package is missing."""
+    module, needs = COMMANDS[Path(sys.argv[0]).stem]
     try:
         for name in needs:
             if find_spec(name) is None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -141,26 +142,37 @@ def calls(monkeypatch) -> list[str]:
     return noted
 
 
+@pytest.fixture
+def typed(monkeypatch) -> Callable[[str], None]:
+    """A function that runs a command of the package."""
+
+    def typed(command: str) -> None:
+        monkeypatch.setattr(sys, "argv", [f"/environment/bin/{command}"])
+        commands.main()
+
+    return typed
+
+
 @pytest.mark.parametrize(
     ("command", "script", "packages"),
     [
-        (commands.train, ".train", TRAINING),
-        (commands.predict, ".predict", []),
-        (commands.app, ".app", []),
-        (commands.export, ".inference.export.__main__", []),
-        (commands.compare, ".compare", PAGES),
-        (commands.review, ".review", PAGES),
+        ("unet-train", ".train", TRAINING),
+        ("unet-predict", ".predict", []),
+        ("unet-app", ".app", []),
+        ("unet-export", ".inference.export.__main__", []),
+        ("unet-compare", ".compare", PAGES),
+        ("unet-review", ".review", PAGES),
     ],
 )
-def test_a_command_runs_its_script_when_its_packages_are_there(calls, command, script, packages):
-    command()
+def test_a_command_runs_its_script_when_its_packages_are_there(calls, typed, command, script, packages):
+    typed(command)
     assert calls == [*packages, f"installed {script}", "main"]
 
 
-def test_a_command_whose_part_is_not_installed_does_not_begin(calls, monkeypatch):
+def test_a_command_whose_part_is_not_installed_does_not_begin(calls, typed, monkeypatch):
     monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "matplotlib" else name)
     with pytest.raises(SettingsError, match=r"^matplotlib is not installed: pip install 'unet_accelerate\[train\]'$"):
-        commands.compare()
+        typed("unet-compare")
     assert calls == []
 
 
@@ -172,13 +184,13 @@ def test_a_command_whose_part_is_not_installed_does_not_begin(calls, monkeypatch
         (None, ModuleNotFoundError, "No module named None"),
     ],
 )
-def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(monkeypatch, calls, module, error, line):
+def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(monkeypatch, calls, typed, module, error, line):
     def import_script(name: str, package: str) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     monkeypatch.setattr(commands, "import_module", import_script)
     with pytest.raises(error, match=f"^{line}$"):
-        commands.predict()
+        typed("unet-predict")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@
 
 The environment is .venv beside this file. It holds requirements.txt; the commands that test and check (pytest, mypy,
 ruff, pre-commit) add requirements-dev.txt. It is updated when these change.
-It needs uv, or a Python that can put pip into it, or one that has pip itself (Debian without python3-venv).
+It needs uv, or a Python that can put pip into it (on Debian and Ubuntu: apt install python3-venv).
 """
 
 import hashlib
@@ -77,9 +77,8 @@ def prepare_environment(requirements: str) -> None:
                 fail(f"{VENV} is a link to the environment of {stamp[0]}, which would be lost; remove the link")
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
-        command = installer()
         STAMP.write_text(f"{VENV}\n", encoding="utf-8")
-        install(command, requirements)
+        install(requirements)
         STAMP.write_text(f"{VENV}\n{checksum(requirements)}\n", encoding="utf-8")
 
 
@@ -114,30 +113,23 @@ def wait_for_lock(lock: TextIO) -> None:
 
 
 def make_venv(clear: bool) -> None:
-    """Make .venv, without pip where this Python cannot put one in (Debian without python3-venv)."""
+    """Make .venv, with pip unless uv is there."""
     print(f"bootstrap: making {VENV}", file=sys.stderr)
-    command = [sys.executable, "-m", "venv", *(["--clear"] if clear else []), str(VENV)]
-    if subprocess.run(command, capture_output=True).returncode == 0:
-        return
-    if subprocess.run([*command, "--without-pip"], stdout=sys.stderr).returncode != 0:
+    command = [sys.executable, "-m", "venv", str(VENV)]
+    if clear:
+        command.append("--clear")
+    if shutil.which("uv"):
+        command.append("--without-pip")
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
         fail(f"{sys.executable} could not make {VENV}; on Debian and Ubuntu: apt install python3-venv")
 
 
-def installer() -> list[str]:
-    """The command that installs into the environment: that of uv, of its own pip, or of the pip of this Python."""
-    if shutil.which("uv"):
-        return ["uv", "pip", "install", "--python", str(PYTHON)]
-    for pip in ([str(PYTHON), "-m", "pip"], [sys.executable, "-m", "pip", "--python", str(PYTHON)]):
-        if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:  # pip before 22.3 has no --python
-            return [*pip, "install", "--disable-pip-version-check"]
-    fail(
-        f"{sys.executable} has neither ensurepip nor pip 22.3 or newer; on Debian and Ubuntu: apt install python3-venv"
-    )
-
-
-def install(command: list[str], requirements: str) -> None:
-    """Install requirements into the environment."""
+def install(requirements: str) -> None:
+    """Install requirements into the environment, by uv or by its own pip."""
     print(f"bootstrap: installing {requirements}", file=sys.stderr)
+    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+    if shutil.which("uv"):
+        command = ["uv", "pip", "install", "--python", str(PYTHON)]
     # Standard output belongs to the command that runs afterwards.
     code = subprocess.run([*command, "-r", str(ROOT / requirements)], stdout=sys.stderr).returncode
     if code != 0:

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,13 @@ def repository(tmp_path):
 
 
 @pytest.fixture
-def no_ensurepip(tmp_path, monkeypatch):
-    """A folder of modules that hide those of this Python, which cannot put pip into an environment."""
-    modules = tmp_path / "modules"
-    (modules / "venv").mkdir(parents=True)
-    (modules / "venv" / "__init__.py").touch()
-    shutil.copy(PROGRAMS / "venv_without_ensurepip.py", modules / "venv" / "__main__.py")
-    monkeypatch.setenv("PYTHONPATH", str(modules))
-    return modules
+def stand_in_uv(tmp_path, monkeypatch):
+    """A uv that installs nothing, is quick, and refuses requirements that cannot be had; the file of its arguments."""
+    arguments = tmp_path / "arguments"
+    (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$@" > {arguments}\n! grep no-such-package "$6"\n')
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return arguments
 
 
 def bootstrap(root: Path, *args: str) -> subprocess.CompletedProcess:
@@ -48,8 +46,8 @@ def last_line(done: subprocess.CompletedProcess) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
-def check_first_and_second_run(repository: Path) -> None:
-    """The first makes the environment, the second uses it; both hand on arguments and exit code."""
+def test_the_first_run_makes_the_environment_and_the_second_uses_it(repository):
+    """Both hand on arguments and exit code."""
     code = "import sys; print(sys.prefix, sys.argv[1:]); sys.exit(7)"
     first = bootstrap(repository, "python", "-c", code, "--flag", "two words")
     assert first.returncode == 7
@@ -58,61 +56,18 @@ def check_first_and_second_run(repository: Path) -> None:
     assert (second.returncode, second.stderr) == (7, "")
 
 
-@pytest.fixture
-def stand_in_pip(no_ensurepip):
-    """A pip for all environments that installs nothing, and is quick."""
-    (no_ensurepip / "pip").mkdir()
-    (no_ensurepip / "pip" / "__init__.py").touch()
-    shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")
+def test_a_python_that_makes_no_environment_is_told_what_to_install(repository, tmp_path, monkeypatch):
+    (tmp_path / "venv.py").write_text("import sys; sys.exit('ensurepip is not available')")  # Debian's says so
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = bootstrap(repository, "python", "-c", "")
+    assert process.returncode == 1
+    assert last_line(process).endswith("on Debian and Ubuntu: apt install python3-venv")
+    assert "Traceback" not in process.stderr
 
 
-@pytest.fixture
-def system_pip():
-    """The pip of the system's Python."""
-    if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode:
-        pytest.skip("needs a Python with pip")
-
-
-class TestWithoutEnsurepip:
-    """The Debian case."""
-
-    pytestmark = pytest.mark.usefixtures("system_pip", "no_ensurepip")
-
-    def test_the_system_pip_installs_into_the_environment(self, repository):
-        # A package that only this installation can have put there.
-        package = repository / "marker"
-        package.mkdir()
-        dist_info = "marker-1.0.dist-info"
-        with zipfile.ZipFile(package / "marker-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("marker.py", "")
-            wheel.writestr(f"{dist_info}/METADATA", "Metadata-Version: 2.1\nName: marker\nVersion: 1.0\n")
-            wheel.writestr(f"{dist_info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{dist_info}/RECORD", "")
-        (repository / "requirements.txt").write_text(f"--find-links {package.as_posix()}\nmarker==1.0\n")
-        process = bootstrap(repository, "python", "-c", "import marker; print(marker.__file__)")
-        assert process.returncode == 0, process.stderr
-        assert Path(process.stdout.strip()).is_relative_to(repository / ".venv")
-        assert not list((repository / ".venv").rglob("pip"))
-
-    def test_a_python_without_pip_is_told_what_to_install(self, repository, no_ensurepip):
-        (no_ensurepip / "pip").mkdir()
-        (no_ensurepip / "pip" / "__init__.py").touch()
-        (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
-        process = bootstrap(repository, "python", "-c", "")
-        assert process.returncode == 1
-        assert "neither ensurepip nor pip" in last_line(process)
-        assert "apt install python3-venv" in last_line(process)
-        assert "Traceback" not in process.stderr
-        shutil.copy(PROGRAMS / "stand_in_pip.py", no_ensurepip / "pip" / "__main__.py")  # now it is installed
-        assert bootstrap(repository, "python", "-c", "").returncode == 0
-
-
-@pytest.mark.usefixtures("stand_in_pip")
+@pytest.mark.usefixtures("stand_in_uv")
 class TestEnvironment:
     """When it is made, completed and used."""
-
-    def test_the_first_run_makes_the_environment(self, repository):
-        check_first_and_second_run(repository)
 
     def test_changed_requirements_are_installed_into_the_same_environment(self, repository):
         bootstrap(repository, "python", "-c", "")
@@ -189,14 +144,12 @@ class TestEnvironment:
         assert Path(command_path).is_relative_to(repository / ".venv")
         assert environment == str(repository / ".venv")
 
-    @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process")
     def test_the_command_takes_over_the_process_so_that_signals_reach_it(self, repository):
         bootstrap(repository, "python", "-c", "")
         command = [PYTHON, str(repository / "bootstrap.py"), "python", "-c", "import os; print(os.getpid())"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert int(process.communicate(timeout=60)[0]) == process.pid
 
-    @pytest.mark.skipif(os.name == "nt", reason="no lock on Windows")
     def test_processes_that_start_together_install_once(self, repository):
         command = [PYTHON, str(repository / "bootstrap.py"), "python", "-c", "print('ran')"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -205,19 +158,14 @@ class TestEnvironment:
         assert sum("installing" in err for _, err in outputs) == 1
 
 
-@pytest.mark.usefixtures("no_ensurepip")
-@pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
-def test_requirements_are_installed_by_uv_where_it_is_there(repository, tmp_path, monkeypatch):
-    (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')
-    (tmp_path / "uv").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+def test_requirements_are_installed_by_uv_where_it_is_there(repository, stand_in_uv):
     script = repository / "hello.py"
     script.write_text("import sys; print('hello', sys.argv[1:])")
     process = bootstrap(repository, str(script), "--flag")  # a script needs no python before it
     assert process.stdout == "hello ['--flag']\n", process.stderr
     python = repository / ".venv" / "bin" / "python"
     arguments = f"pip install --python {python} -r {repository / 'requirements.txt'}\n"
-    assert (tmp_path / "arguments").read_text() == arguments
+    assert stand_in_uv.read_text() == arguments
 
 
 def test_an_old_python_is_told_so_in_one_line():

@@ -109,26 +109,25 @@ def compiles(accelerator: Accelerator) -> bool:
     return accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
 
 
-def compile_blocks(accelerator: Accelerator, network: UNet) -> None:
-    """Compile the blocks in place; call it before `prepare`.
+def compile_training(accelerator: Accelerator, network: UNet, criterion: StepLoss) -> None:
+    """Compile the blocks of the network and the loss in place; call it before `prepare`.
 
-    A block is compiled anew for each shape: shapes are few, and kernels for fixed ones are faster. With activation
+    They are compiled anew for each shape: shapes are few, and kernels for fixed ones are faster. With activation
     checkpointing blocks are not compiled: nothing outside knows which tensors a compiled block keeps for its backward
     pass.
     """
-    if not compiles(accelerator) or network.activation_checkpointing:
+    if not compiles(accelerator):
+        return
+    plugin = accelerator.state.dynamo_plugin
+    options = plugin.to_kwargs() | {"dynamic": bool(plugin.dynamic)}  # shapes are static unless the profile says so
+    criterion.compile(**options | NO_GRAPHS)
+    if network.activation_checkpointing:
         return
     for module in network.modules():
         if isinstance(module, SynchronizedBatchNorm):  # the compiler cannot trace its exchange (torch 2.13)
             module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     for block in network.blocks:
-        block.compile(**_options(accelerator))
-
-
-def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
-    """Compile the loss in place."""
-    if compiles(accelerator):
-        criterion.compile(**_options(accelerator) | NO_GRAPHS)
+        block.compile(**options)
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:
@@ -146,9 +145,3 @@ def not_compiled_whole(accelerator: Accelerator) -> Iterator[None]:
         yield
     finally:
         plugin.backend = backend
-
-
-def _options(accelerator: Accelerator) -> dict[str, Any]:
-    """The profile's options of `torch.compile`; shapes are static unless it says otherwise."""
-    plugin = accelerator.state.dynamo_plugin
-    return plugin.to_kwargs() | {"dynamic": bool(plugin.dynamic)}

@@ -36,7 +36,7 @@ from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.check_data import check_data
 from train_utils.checkpoints import MANIFEST, Checkpoint, find_checkpoint
-from train_utils.compilation import compile_blocks, compile_long_run, compile_loss, tune_kernels
+from train_utils.compilation import compile_long_run, compile_training, tune_kernels
 from train_utils.dataset import load_dataset_info
 from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
 from train_utils.reporting.samples import report_share
@@ -343,6 +343,5 @@ def prepare_network(
     network.to(accelerator.device)
     criterion = split_volumes(network, task, new_slabs(accelerator, args, network.config.divisors[0]))
     prepare_sharding(accelerator, network, batch_split, args.max_grad_norm)
-    compile_blocks(accelerator, network)
-    compile_loss(accelerator, criterion)
+    compile_training(accelerator, network, criterion)
     return criterion

@@ -28,7 +28,7 @@ from tasks.classes.target import ClassTarget
 from tasks.losses import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils import compilation
-from train_utils.compilation import compile_blocks, compile_long_run, tune_kernels
+from train_utils.compilation import compile_long_run, compile_training, tune_kernels
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
 
@@ -76,7 +76,7 @@ def trained(network: UNet, accelerator: SimpleNamespace | None, *, checkpointing
     network.activation_checkpointing = checkpointing
     size = (16, 16) if network.encoder is None else (64, 64)
     if accelerator is not None:
-        compile_blocks(accelerator, network)
+        compile_training(accelerator, network, torch.nn.Identity())
     for seed in range(2):
         images = torch.rand(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         network(images).square().mean().backward()

@@ -39,38 +39,34 @@ class Tracker:
 
     def __init__(self, accelerator: Accelerator, name: str, settings: dict[str, Any], step: int) -> None:
         self.accelerator = accelerator
-        self.name = name if name in map(str, accelerator.log_with) else "none"
+        self.name = name
         with self._errors_reported():
-            if self.name == "tensorboard":
+            if name == "tensorboard":
                 options = {"purge_step": step + 1} if step else {}
                 # as hyper-parameters, TensorBoard would show the settings as a second run, named by the time
                 accelerator.init_trackers(name, init_kwargs={name: options})
                 accelerator.log({"settings": f"```\n{json.dumps(settings, indent=2)}\n```"}, step=step)
-            elif self.name != "none":
+            else:
                 accelerator.init_trackers("unet-accelerate", _flat(settings))
 
     def scalars(self, step: int, values: dict[str, float | None]) -> None:
         """Log the values that are not None."""
-        if self.name != "none":
-            numbers = {name: value for name, value in values.items() if value is not None}
-            with self._errors_reported():
-                self.accelerator.log(numbers, step=step)
+        numbers = {name: value for name, value in values.items() if value is not None}
+        with self._errors_reported():
+            self.accelerator.log(numbers, step=step)
 
     @property
     def takes_pictures(self) -> bool:
-        """Whether the tracker of this process shows pictures."""
-        if not self.accelerator.is_main_process or self.name == "none":
-            return False
-        return hasattr(self.accelerator.get_tracker(self.name), "log_images")
+        """Whether the tracker shows pictures."""
+        return any(hasattr(tracker, "log_images") for tracker in self.accelerator.trackers)
 
     def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         """Show (H, W, 3) uint8 pictures by tag, if the tracker `takes_pictures`."""
-        if not self.takes_pictures:
-            return
         options = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
         with self._errors_reported():
             tagged = {printable(tag): picture[None] for tag, picture in pictures.items()}
-            self.accelerator.get_tracker(self.name).log_images(tagged, step=step, **options)
+            for tracker in self.accelerator.trackers:
+                tracker.log_images(tagged, step=step, **options)
 
     def finish(self) -> None:
         """End the log of the run; every process must call it."""
@@ -87,7 +83,6 @@ class Tracker:
         except Exception as error:  # a tracker may raise anything
             reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
             say(f"tracker {self.name} failed ({reason}); {WITHOUT_TRACKER}")
-            self.name = "none"
             self.accelerator.trackers = []
 
 

@@ -240,8 +240,10 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
         base_channels = length.base_channels_for_many
     usual_batch_size = VOLUME_BATCH_SIZE if is_volumes else length.batch_size
     batch_size = args.batch_size or usual_batch_size
-    # class weights are chosen only for images: their gain has not been measured for volumes
-    is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
+    # class weights gain nothing for two classes, and have not been measured for volumes
+    pixels = info.reader.class_pixels
+    is_weighted = len(pixels) > 2 and not is_volumes
+    has_rare_class = min(filter(None, pixels), default=0) < RARE_SHARE * sum(pixels)
     eval_every = _eval_every(info, args, scale, crop_size, batch_size)
     plan = encoder | {
         "output_stride": _output_stride(info, args, scale, length) if encoder["encoder"] == LITE0 else None,
@@ -252,7 +254,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
         "block": "residual",
         "batch_size": batch_size,
         "optimizer": "muon" if info.reader.takes_points else UNPLANNED["optimizer"],
-        "class_weights": ("auto",) if is_unbalanced else None,
+        "class_weights": ("auto",) if is_weighted and has_rare_class else None,
         "epochs": max(UNPLANNED["epochs"], math.ceil(FEWEST_STEPS * batch_size / len(info.train))),
         "eval_every": eval_every,
         "checkpoint_every": eval_every,
@@ -300,7 +302,8 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings, is_frozen: bool) -> boo
         return False
     if any(getattr(args, name) is not None for name in PLAIN_NETWORK):
         return False
-    if info.config.task == Objects.name and _share_of_objects(info.reader.class_pixels) > CROWDED:
+    background, *others = info.reader.class_pixels or [0]
+    if info.config.task == Objects.name and sum(others) > CROWDED * (background + sum(others)):
         return False
     channels = len(info.normalization.mean)
     if info.normalization.pixel_types not in ENCODED_TYPES or channels not in (1, 3):
@@ -331,16 +334,6 @@ def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length:
         if stride <= length.output_stride and detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
             return stride
     return 1
-
-
-def _share_of_objects(class_pixels: Sequence[int]) -> float:
-    """The share of the pixels that are not those of the first class, the background."""
-    return sum(class_pixels[1:]) / max(1, sum(class_pixels))
-
-
-def _has_rare_class(pixels: Sequence[int]) -> bool:
-    """Whether one of three or more classes is rare; with two classes, weights gain nothing."""
-    return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE_SHARE * sum(pixels)
 
 
 def _eval_every(
@@ -380,8 +373,6 @@ def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
         raise SettingsError(f"--crop-size {lengths}: {args.dataset} holds {suitable}")
     if args.normalization and args.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
-    if dims == 3 and args.encoder_source:
-        raise SettingsError(f"--encoder {args.encoder}: takes images, but {args.dataset} holds volumes")
 
 
 def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:

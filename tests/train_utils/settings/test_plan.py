@@ -401,7 +401,6 @@ VOLUMES = unread_info(unread_split(3, (64, 64, 64)))
     [
         (IMAGES, "--crop-size 4 4 4", "--crop-size 4 4 4: data holds images, which take H W"),
         (VOLUMES, "--crop-size 8 8", "--crop-size 8 8: data holds volumes, which take D H W"),
-        (VOLUMES, "--encoder lite0", "--encoder lite0: takes images, but data holds volumes"),
         (IMAGES, "--normalization ct --init-from m", "--normalization: the model of --init-from keeps its own"),
     ],
 )

@@ -146,11 +146,11 @@ def fit(
 
         is_best = False
         if schedule.is_evaluation_step(state.step):
-            with log.pause(), clock.evaluating(accelerator), average.average_weights():
+            with log.meter.pause(), clock.evaluating(accelerator), average.average_weights():
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 is_best = log.publish(evaluation)
         if schedule.is_checkpoint_step(state.step) or is_best or guard.run_ends:
-            with log.pause(), clock.saving(state):
+            with log.meter.pause(), clock.saving(state):
                 checkpoints.save(state, waits=clock.measures_save)
 
 

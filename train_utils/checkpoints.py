@@ -261,7 +261,8 @@ class Checkpoints:
         self._restore(checkpoint)
         # one process looks: machines may not share the folder, and all must agree on the best score
         if not on_main(self.accelerator, lambda: self._go_on_behind(checkpoint.path)):
-            run.forget_best()
+            run.best = -1.0
+            run.evaluations_since_best = 0
         planned = ""
         if self.settings.total_steps:  # else the clock decides
             planned = f" of {self.settings.total_steps}"

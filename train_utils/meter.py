@@ -38,7 +38,7 @@ class Meter:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """A context for work between two steps: the next step begins behind it."""
+        """A context for evaluations and saves, which are not timed: the next step begins behind it."""
         yield
         self._begin = self._now()
 

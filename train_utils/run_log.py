@@ -4,7 +4,7 @@ The files are run.json, metrics.jsonl, images.csv, report.html and, with --trace
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -104,10 +104,6 @@ class RunLog:
             self._problems.update(batch["problems"])
         self.meter.data_ready()
 
-    def pause(self) -> AbstractContextManager[None]:
-        """A context for evaluations and saves, whose time does not count as training."""
-        return self.meter.pause()
-
     def end_step(self, images: float) -> None:
         """Note that a step is queued, with `images` images over all processes."""
         self.meter.end_step(images)
@@ -199,7 +195,7 @@ class RunLog:
             self.tracker.pictures(evaluation.step, pictures)
         is_saved = False
         mark = ""
-        if self.state.is_improved_by(evaluation):
+        if evaluation.scores.comparison > self.state.best:
             card = model_card(self.settings, evaluation, self.section)
             is_saved = self.checkpoints.save_model(network, card)
             mark = " (best so far, saved)" if is_saved else " (best so far, not saved)"

@@ -87,10 +87,6 @@ class RunState:
         """Whether there was an evaluation whose model is on disk."""
         return self.best >= 0
 
-    def is_improved_by(self, evaluation: Evaluation) -> bool:
-        """Whether an evaluation is better than all before."""
-        return evaluation.scores.comparison > self.best
-
     def update(self, evaluation: Evaluation, is_best: bool) -> None:
         """Note an evaluation; `is_best` says that it is the best one so far, and that its model is on disk."""
         if is_best:
@@ -100,11 +96,6 @@ class RunState:
             self.evaluations_since_best = 0
         else:
             self.evaluations_since_best += 1
-
-    def forget_best(self) -> None:
-        """Forget the best score, whose model is not in this folder."""
-        self.best = -1.0
-        self.evaluations_since_best = 0
 
     def best_evaluation(self, task: Task) -> Evaluation | None:
         """The best evaluation so far, but for its loss; None before the first.

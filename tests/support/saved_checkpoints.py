@@ -51,7 +51,7 @@ def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None], run: R
         run.step = step
         if score is not None:
             result = evaluation(step, score)
-            run.update(result, run.is_improved_by(result))
+            run.update(result, result.scores.comparison > run.best)
         checkpoints.save(run)
         assert checkpoints.wait()
     return run

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -133,30 +132,16 @@ def test_a_script_that_calls_main_ends_after_an_error_with_loader_processes(tiny
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-@pytest.fixture(scope="module")
-def run_with_loader(tiny_folder, tmp_path_factory) -> Iterator[tuple[ForkedRun, list[str]]]:
-    """An endless run with a loader process, and its command."""
-    folder = tmp_path_factory.mktemp("endless")
-    command = ["train.py", *endless_run(tiny_folder, folder / "run"), "--num-workers", "1"]
-    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, folder)
+def test_a_killed_loader_process_ends_a_run_in_one_line(tiny_folder, tmp_path):
+    command = ["train.py", *endless_run(tiny_folder, tmp_path / "run"), "--num-workers", "1"]
+    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, tmp_path)
     try:
-        wait_for_steps(run, output=folder / "run")
-        yield run, command
+        wait_for_steps(run, output=tmp_path / "run")
+        (worker,) = psutil.Process(run.pid).children()
+        worker.kill()
+        (line,) = errors(run, timeout=30)
     finally:
         run.kill()
-
-
-def test_a_second_run_in_the_folder_of_another_is_refused(run_with_loader, fails_with):
-    run, command = run_with_loader
-    output = command[command.index("--output-dir") + 1]
-    fails_with(launch(*command, "--resume", "auto"), f"{output} is in use by process {run.pid} on ", 1)
-
-
-def test_a_killed_loader_process_ends_a_run_in_one_line(run_with_loader):
-    run, _ = run_with_loader
-    (worker,) = psutil.Process(run.pid).children()
-    worker.kill()
-    (line,) = errors(run, timeout=30)
     assert "a process that loads images has ended" in line
     assert "--resume auto" in line
 

@@ -413,17 +413,6 @@ def test_torchrun_runs_two_cpu_processes_that_know_each_other(launch):
 
 
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
-@pytest.mark.parametrize("profile", ["single_gpu", "fp16", "bf16"])
-def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
-    process = launch(profile, "--forked")
-    assert process.returncode == 1
-    lines = [line for line in process.stderr.splitlines() if line.startswith("LaunchError: ")]
-    assert len(lines) == 1
-    assert lines[0].startswith("LaunchError: the launch asks for GPU 0")
-    assert lines[0].endswith(CPU_LINE)
-
-
-@pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 def test_separate_runs_are_found_even_without_the_first_guard(launch):
     process = launch("multi_gpu", "--forked", "--unguarded")
     assert process.returncode == 1

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from support.flag_runs import Trainer, config
 from support.folders import write_folder
-from support.in_process import parsed, run_train
+from support.in_process import parsed
 from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.image_io.reader import read_image, read_mask
@@ -208,13 +208,6 @@ def test_regions_are_a_task_that_is_learned(run):
     result = run("--regions", "box=255")
     assert result.config["task"] == {"name": "regions", "regions": [["box", [255]]]}
     assert result.config["num_classes"] == 1
-
-
-@pytest.mark.flags("--regions")
-def test_regions_of_another_task_are_refused(run, tmp_path):
-    refused = run_train(tmp_path / "out", "--dataset", run.data, "--regions", "box=255", "--task", "classes")
-    assert refused.exit_code == 2
-    assert "--regions is for --task regions, and --task is classes" in refused.output
 
 
 @pytest.mark.flags("--scale", "--image-size", "--crop-size")

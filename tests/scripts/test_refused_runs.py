@@ -50,11 +50,6 @@ def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):
     fails_with(launch("train.py", "--learning-rat", "1"), "did you mean --learning-rate?", 2)
 
 
-def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
-    with pytest.raises(SettingsError, match=r"--scale 0\.01: makes images of 40 x 56 pixels as small as 1 x 1"):
-        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.01")
-
-
 def test_a_folder_that_is_not_there_ends_the_script_in_one_line(tmp_path, fails_with):
     result = launch("train.py", "--dataset", tmp_path / "nowhere", "--output-dir", tmp_path / "run", *TINY)
     fails_with(result, "nowhere is not there; expected `shapes`, a folder", 1)
@@ -95,15 +90,6 @@ def test_a_pixel_that_is_no_number_is_named(data, tmp_path, fails_with):
     Image.fromarray(image).save(data / "images" / "cell_03.tif")
     result = launch("train.py", "--dataset", data, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "1")
     fails_with(result, "cell_03.tif: has pixels that are not numbers", 1)
-
-
-def test_an_output_folder_that_holds_something_is_refused(tiny_folder, tmp_path, fails_with):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    before = sorted(tmp_path.rglob("*"))
-    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, *TINY)
-    fails_with(result, "is not an empty folder", 1)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_machines_that_would_choose_different_precisions_are_refused(monkeypatch, tiny_folder, tmp_path):

@@ -8,7 +8,6 @@ from support.flag_runs import Trainer
 from support.run_equality import different_tensors
 
 import train
-from tasks.classes.scores import ClassScores
 from train_utils import checkpoints
 
 
@@ -31,21 +30,6 @@ def test_keep_checkpoints_removes_the_oldest(run):
     assert result.checkpoints() == [2, 4]
 
 
-def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_newest(run, monkeypatch):
-    scores = {1: 0.1, 2: 0.6, 3: 0.2, 4: 0.3}
-    evaluated = []
-    evaluate = train.evaluate
-
-    def noted_evaluate(*arguments):
-        evaluated.append(evaluate(*arguments))
-        return evaluated[-1]
-
-    monkeypatch.setattr(train, "evaluate", noted_evaluate)
-    monkeypatch.setattr(ClassScores, "comparison", property(lambda _: scores[evaluated[-1].step]))
-    result = run.fresh("--max-steps", "4", "--eval-every", "1", "--checkpoint-every", "4", "--keep-checkpoints", "1")
-    assert result.checkpoints() == [2, 4]
-
-
 @pytest.mark.flags("--resume")
 def test_resume_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path, monkeypatch):
     rebuilt = []  # what only several processes show: the order of sums after the first step
@@ -65,14 +49,6 @@ def test_records_come_at_their_intervals_with_the_last_step(run):
     result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
     assert result.steps("eval/loss") == [2, 4, 5]
     assert result.steps("train/loss") == [3, 5]
-
-
-@pytest.mark.flags("--log-every")
-def test_losses_are_means_since_the_last_record(run):
-    result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
-    each = run("--max-steps", "5", "--eval-every", "5").values("train/loss")
-    means = [sum(each[:3]) / 3, sum(each[3:]) / 2]
-    assert result.values("train/loss") == pytest.approx(means, rel=1e-6)
 
 
 @pytest.mark.flags("--trace-steps")

@@ -80,13 +80,6 @@ def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, mo
     assert line.endswith(": b.png: cut; c.png: of another process; d.png: cut\n")
 
 
-@pytest.mark.parametrize(("step", "since_best", "is_said"), [(9, 2, True), (9, 1, False), (20, 2, False)])
-def test_run_out_of_patience_says_at_which_step_it_stops(tmp_path, capsys, step, since_best, is_said):
-    new_log(tmp_path, RunState(step=step, evaluations_since_best=since_best), "--patience", "2").close()
-    line = "no better mean IoU in 2 evaluations, stopping at step 9\n"
-    assert capsys.readouterr().out == (line if is_said else "")
-
-
 def test_bar_shows_the_best_score_from_zero_on(tmp_path):
     state = RunState(step=2)
     log = new_log(tmp_path, state)

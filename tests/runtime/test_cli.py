@@ -19,8 +19,6 @@ from runtime import VERSION, cli, script
 from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError
 from runtime.script import run_script
-from runtime.settings import reader
-from runtime.values import Natural
 
 
 @pytest.fixture
@@ -126,47 +124,6 @@ def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):
     (tmp_path / ".hidden").write_text("")
     with pytest.raises(argparse.ArgumentTypeError):
         cli.empty_folder(str(tmp_path))
-
-
-@pytest.fixture
-def parse(monkeypatch, capsys):
-    """The line with which a small program answers a command line."""
-
-    def parse(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["prog.py", *words])
-        parser = Arguments("A program.", hints=dict.fromkeys(("lr", "learning-rate"), "use --rate"))
-        parser.add_argument("--rate", type=float, default=0.5, help="how fast")
-        parser.add_argument("--size", type=reader(Natural), nargs=2, metavar=("H", "W"), help="how large")
-        parser.add_argument("--deep", action=argparse.BooleanOptionalAction, default=True)
-        parser.add_argument("--input", required=True)
-        with pytest.raises(SystemExit) as end:
-            parser.parse_args()
-        assert end.value.code == 2
-        return capsys.readouterr().err.rstrip()
-
-    return parse
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["--input", "a", "--lr=3"], "unknown argument --lr=3; use --rate"),
-        (["--learning_rate", "3"], "unknown argument --learning_rate; use --rate"),
-        (["--inputs", "a"], "unknown argument --inputs; did you mean --input?"),
-        (["--frobnicate"], "unknown argument --frobnicate; see prog.py --help"),
-        (["--input", "a", "\N{EM DASH}rate", "1"], "unknown argument \N{EM DASH}rate; did you mean --rate?"),
-        (["--num_processes=2"], "unknown argument --num_processes=2; it is an option of the launcher and stands"),
-        (["--rate", "1"], "the following arguments are required: --input"),
-        (["--rate=1", "-5", "--no-deep"], "the following arguments are required: --input"),
-    ],
-)
-def test_a_flag_that_is_missing_or_not_ours_is_named(parse, words, answer):
-    assert parse(*words).startswith(f"prog.py: error: {answer}")
-
-
-@pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
-def test_two_sides_in_one_word_are_answered_with_what_the_flag_takes(parse, sides):
-    assert parse("--input", "a", "--size", sides, "1").endswith("; give --size H W")
 
 
 def test_a_script_prints_its_version(capsys):

@@ -51,22 +51,14 @@ def compile_long_run(
     network: UNet,
     batch_split: BatchSplit,
     shapes: NetworkShapes,
-    recorded: dict[str, Any] | None,
 ) -> None:
-    """Have a run on CUDA compiled if it is long enough to pay for that, and its launch names no backend.
-
-    Args:
-        recorded: the profile of the run that is resumed or repeated, which is compiled again or not, as it was.
-    """
+    """Have a run on CUDA compiled if it is long enough to pay for that, and its launch names no backend."""
     is_refused = args.deterministic or args.processes_per_volume > 1 or network.activation_checkpointing
     if is_refused or accelerator.distributed_type in SHARDING or not can_compile(accelerator.device):
         return
     if launch_names("ACCELERATE_DYNAMO_BACKEND", "--dynamo", ("dynamo_config", "dynamo_backend")):
         return
-    pays = compiling_pays(args, network, batch_split, shapes)
-    if recorded is not None:
-        pays = "dynamo_backend" in recorded
-    if not pays:
+    if not compiling_pays(args, network, batch_split, shapes):
         return
     accelerator.state.dynamo_plugin.backend = DynamoBackend.INDUCTOR
     allow_graphs(falls_back=True)

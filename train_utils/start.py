@@ -326,8 +326,7 @@ def fit_batch(
         largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
     say_split(batch_split)
-    recorded = None if run.record is None else run.record.profile
-    compile_long_run(accelerator, args, network, batch_split, shapes, recorded)
+    compile_long_run(accelerator, args, network, batch_split, shapes)
     return batch_split, shapes
 
 

@@ -13,7 +13,6 @@ from support.launches import launch, predict
 from support.run_files import losses
 from support.volumes import write_msd
 
-from runtime.errors import SettingsError
 from train_utils import start
 from unet import UNet
 
@@ -72,11 +71,6 @@ def test_two_processes_compute_the_same_and_one_goes_on_with_their_run(run, data
     assert resumed.exit_code == 0, resumed.output
     assert resumed.steps("train/loss") == [1, 2, 3, 4, 5, 6]
     assert resumed.values("train/loss") == pytest.approx(run.values("train/loss"), abs=1e-5)
-
-
-def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
-    with pytest.raises(SettingsError, match=r"--crop-size 32 32: .* volumes, which take D H W"):
-        run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--crop-size", "32", "32")
 
 
 def test_a_run_from_a_model_keeps_its_poolings_with_patches_of_its_own(run, data, tmp_path):

@@ -147,8 +147,12 @@ def lock_folder(folder: Path) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        owner = ""
+        with suppress(OSError):
+            owner = file.read_text(errors="replace").partition("\n")[0][:200]
         raise SettingsError(
-            f"--output-dir {folder} is in use by {_owner(file)}; wait until that run has ended, or choose another"
+            f"--output-dir {folder} is in use by {owner or 'another run'}; wait until that run has ended, or choose"
+            " another"
         ) from None
     except OSError:
         return
@@ -182,11 +186,3 @@ def file_lock(file: Path) -> Iterator[None]:
 
 def _lock(file: Path) -> FileLock:
     return FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
-
-
-def _owner(file: Path) -> str:
-    """The holder of the lock, according to the file."""
-    owner = ""
-    with suppress(OSError):
-        owner = file.read_text(errors="replace").partition("\n")[0][:200]
-    return owner or "another run"

@@ -151,7 +151,12 @@ class _Normalize(torch.autograd.Function):
 
 def _sums(x: Tensor, shift: Tensor, eps: float) -> Tensor:
     """(1 + 2 C,) float64: the number of values of a channel, then sums of differences from `shift` and of squares."""
-    mean, var = _statistics(x, eps)
+    if x.is_cuda:  # by torch's source, this takes one pass over half precision and no copy in float32
+        mean, invstd = torch.batch_norm_stats(x, eps)
+        var = invstd.pow(-2) - eps
+    else:
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        var, mean = torch.var_mean(full_precision(x), dim=axes, correction=0)
     difference = mean.double() - shift
     square = var.double() + difference.square()
     return torch.cat([difference.new_ones(1), difference, square]) * (x.numel() // x.shape[1])
@@ -161,17 +166,6 @@ def _means(sums: Tensor, count: Tensor, is_counted: bool) -> Tensor:
     """The sums over all processes, divided by `count`; zeros if this process is not counted in the statistics."""
     dist.all_reduce(sums, group=_process_group())
     return sums / count if is_counted else torch.zeros_like(sums)
-
-
-def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance (C,) of each channel, in at least float32."""
-    if x.is_cuda:  # by torch's source, this takes one pass over half precision and no copy in float32
-        mean, invstd = torch.batch_norm_stats(x, eps)
-        return mean, invstd.pow(-2) - eps
-    values = full_precision(x)
-    axes = [axis for axis in range(x.ndim) if axis != 1]
-    var, mean = torch.var_mean(values, dim=axes, correction=0)
-    return mean, var
 
 
 def _column(values: Tensor, x: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ def start_of(
     """The start from a model or the config of a checkpoint, if any, with these flags."""
     args = settings(**flags)
     trained = checkpoint if model is None else model.config
+    axes = axes or NetworkAxes(2 if trained is None else trained.dims)
     config, encoder = architecture(args, axes, trained, is_copied=model is not None)
     return Start(args, config, model, encoder)
 

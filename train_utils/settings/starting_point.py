@@ -21,11 +21,7 @@ BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would
 
 
 def architecture(
-    settings: TrainSettings,
-    axes: NetworkAxes | None = None,
-    trained: UNetConfig | None = None,
-    *,
-    is_copied: bool = False,
+    settings: TrainSettings, axes: NetworkAxes, trained: UNetConfig | None, *, is_copied: bool
 ) -> tuple[UNetConfig, PretrainedEncoder | None]:
     """The architecture to train, and the encoder that a new network starts from, if any.
 
@@ -164,17 +160,16 @@ def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is
     return values
 
 
-def _axes(settings: TrainSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
+def _axes(settings: TrainSettings, axes: NetworkAxes, config: UNetConfig, owner: str | None) -> NetworkAxes:
     """The axes of the config if it has an owner to start from, else the axes that suit the data."""
-    own_axes = NetworkAxes(config.dims, config.kernels, config.strides)
-    if owner is not None and axes is not None and axes.dims != own_axes.dims:
-        kinds = {2: "images", 3: "volumes"}
-        raise ModelError(
-            f"{owner}: takes {kinds[own_axes.dims]}, but the data are {kinds[axes.dims]};"
-            f" start from another model, or give --dims {own_axes.dims}"
-        )
-    if owner is not None or axes is None:
-        axes = own_axes
+    if owner is not None:
+        if axes.dims != config.dims:
+            kinds = {2: "images", 3: "volumes"}
+            raise ModelError(
+                f"{owner}: takes {kinds[config.dims]}, but the data are {kinds[axes.dims]};"
+                f" start from another model, or give --dims {config.dims}"
+            )
+        axes = NetworkAxes(config.dims, config.kernels, config.strides)
     if axes.dims == 3 and settings.upsample == "bilinear_aligned":
         raise ModelError("--upsample bilinear_aligned works for images only; for volumes give transpose or bilinear")
     depth = len(axes.strides)

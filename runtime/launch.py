@@ -190,8 +190,8 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         allow_graphs()
-    if accelerator.device.type == "cuda" and _convolves_in_tf32():
-        torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, then round like convolutions
+    if accelerator.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, round like convolutions
 
 
 def allow_graphs(falls_back: bool = False) -> None:
@@ -258,8 +258,8 @@ def process_group_options() -> InitProcessGroupKwargs:
 def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
     """The settings that come from the launch, as a run prints and records them.
 
-    `gradient_accumulation_steps` are there if the launch sets more than one, `dynamo_backend` if something is compiled,
-    and `float32_convolutions`, "TF32" or "float32", if CUDA computes in float32.
+    `gradient_accumulation_steps` are there if the launch sets more than one, and `dynamo_backend` if something is
+    compiled.
     """
     profile: dict[str, Any] = {
         "processes": accelerator.num_processes,
@@ -276,16 +276,7 @@ def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
     backend = accelerator.state.dynamo_plugin.backend
     if backend != DynamoBackend.NO:
         profile["dynamo_backend"] = backend.value.lower()
-    if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
-        profile["float32_convolutions"] = "TF32" if _convolves_in_tf32() else "float32"
     return profile
-
-
-def _convolves_in_tf32() -> bool:
-    """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs with TF32."""
-    if torch.backends.cudnn.conv.fp32_precision != "tf32" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return False
-    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def say_profile(profile: dict[str, Any]) -> None:

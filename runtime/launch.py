@@ -294,16 +294,11 @@ def say_profile(profile: dict[str, Any]) -> None:
 
 
 def command_line(added: Sequence[str] = ()) -> str:
-    """The command that started this program, with its launcher and with further flags, quoted for a shell."""
-    flags = sys.argv[1:]  # redacted, unlike the words of a process
-    program = ["python", sys.argv[0]]
-    for words in (sys.orig_argv, launcher_words()):
-        flags_from = len(words) - len(flags)
-        if flags_from > 0 and list(map(redact, words[flags_from:])) == flags:
-            program = words[:flags_from]
-    if len(program) > 1 and shutil.which(Path(program[1]).name) == program[1]:  # python /usr/bin/accelerate
-        program[:2] = [Path(program[1]).name]
-    return shlex.join([*program, *flags, *added])
+    """The command that started this program, with its launcher and further flags, redacted and quoted for a shell."""
+    words = launcher_words() or sys.orig_argv
+    if len(words) > 1 and shutil.which(Path(words[1]).name) == words[1]:  # python /usr/bin/accelerate
+        words = [Path(words[1]).name, *words[2:]]
+    return shlex.join([*map(redact, words), *added])
 
 
 def launcher_words() -> list[str]:

@@ -18,7 +18,6 @@ PLACE = Place((2.0, 0.0, 0.0, 0.0, -2.0, 0.0), None, ())
 TILTED = np.array([[0, -2.0, 0, 9], [1.5, 0, 0, -4], [0, 0, 3.0, 1], [0, 0, 0, 1]])  # voxels of 3 x 1.5 x 2 mm
 DETECTED = DetectedObject(1, 2, 10, (1.25, 2.5), (0, 1, 3, 4), 0.54321)
 LABELS = np.array([[1, 1, 0, 3], [1, 1, 0, 3], [0, 2, 2, 2]], np.uint16)
-LABEL_ROWS = ((1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4)))  # the table of LABELS
 
 
 def tilted_volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> Job:

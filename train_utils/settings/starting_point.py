@@ -203,19 +203,17 @@ def copy_weights(source: UNet, model: UNet) -> str:
     is_other_task = source.config.task != model.config.task
     copied = {}
     fresh = []
-    for name in target:
-        if name not in weights and not name.startswith("heads."):  # models hold no heads of deep supervision
-            fresh.append(f"{name} (not there)")
-    for name, weight in weights.items():
-        if name not in target:
-            continue
-        same_shape = weight.shape == target[name].shape
-        if is_other_task and name.startswith("head."):
+    for name, own in target.items():
+        weight = weights.get(name)
+        if weight is None:
+            if not name.startswith("heads."):  # models hold no heads of deep supervision
+                fresh.append(f"{name} (not there)")
+        elif is_other_task and name.startswith("head."):
             fresh.append(f"{name} (of another task)")
-        elif same_shape:
+        elif weight.shape == own.shape:
             copied[name] = weight
         elif not name.startswith("encoder."):  # the encoder's filters have been repeated
-            fresh.append(f"{name} ({_shape(target[name])} here, {_shape(weight)} there)")
+            fresh.append(f"{name} ({_shape(own)} here, {_shape(weight)} there)")
     model.load_state_dict(target | copied)
     random = f"; random start for {', '.join(fresh)}" if fresh else ""
     return f"{len(copied)} of {len(weights)} weights copied{random}"

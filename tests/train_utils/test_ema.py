@@ -11,19 +11,6 @@ from torch import nn
 from train_utils.ema import WeightAverage, move_towards
 
 
-def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
-    model = torch.nn.Linear(1, 1, bias=False).double()
-    average = WeightAverage(model, decay=0.5)
-    expected = model.weight.item()
-    for step in range(1, 13):
-        with torch.no_grad():
-            model.weight.fill_(float(step))
-        average.update(step, torch.tensor(True))
-        decay = min(0.5, (1 + step) / (10 + step))
-        expected = decay * expected + (1 - decay) * step
-        assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
-
-
 def test_the_weights_of_training_are_back_after_an_evaluation_that_failed_too():
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(model.weight, 2.0)
@@ -56,11 +43,6 @@ def test_an_average_goes_on_from_its_file(tmp_path):
     save_file({"weight": torch.tensor([[7.0, 8.0]])}, tmp_path / "average.safetensors")
     average.restore(tmp_path)
     assert average.tensors["weight"].tolist() == [[7, 8]]
-
-
-def test_an_average_has_running_statistics_but_no_counts():
-    average = WeightAverage(nn.BatchNorm2d(2), 0.9)
-    assert average.tensors.keys() == {"weight", "bias", "running_mean", "running_var"}
 
 
 def test_a_run_without_averages_goes_on_from_its_weights(tmp_path):

@@ -9,22 +9,9 @@ import pytest
 from support.run_files import records
 
 from data_utils.sources.records import ListRows, Records
-from train_utils.metrics_log import MetricsFile, is_record, read_image_scores, read_log, series, write_image_scores
+from train_utils.metrics_log import MetricsFile, read_image_scores, read_log, series, write_image_scores
 
 NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("value", "is_one"),
-    [
-        ({"step": 1, "train/loss": None, "eval/loss": 2}, True),
-        ({"step": 1.0}, False),
-        ({"train/loss": 0.5}, False),
-        ({"step": 1, "train/loss": "0.5"}, False),
-    ],
-)
-def test_a_record_is_a_step_with_numbers(value, is_one):
-    assert is_record(value) is is_one
 
 
 def test_lines_that_are_no_records_are_left_out(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TextIO
 Root = type | tuple[type, ...]
 
 
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would otherwise wait for a writer
 MOST_BYTES = 2**26  # the largest file with settings or descriptions
 MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as the annotations of all images
 MOST_BYTES_OF_YAML = 2**20
@@ -37,7 +38,7 @@ def check_regular(file: str | Path | int) -> None:
 @contextmanager
 def open_regular(file: str | Path) -> Iterator[BinaryIO]:
     """Open a file of somebody else to read from. Raises OSError as `check_regular` does."""
-    with open(file, "rb", opener=_open_without_waiting) as stream:
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | NO_WAIT)) as stream:
         check_regular(stream.fileno())
         yield stream
 
@@ -49,11 +50,6 @@ def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
         if size > most_bytes:
             raise ValueError(f"it has {size:,} bytes, more than {most_bytes:,}")
         return stream.read()
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting: opening a pipe would otherwise wait for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_json(file: str | Path, root: Root = dict, most_bytes: int = MOST_BYTES) -> Any:

@@ -23,23 +23,12 @@ ITERATIONS = 5
 MATCHING_SCALE = 0.2  # a step then has the root mean square that AdamW's usually have (Liu et al.)
 
 
-def cosine(progress: float) -> float:
-    """Half a period of the cosine (Loshchilov & Hutter 2017, arXiv:1608.03983)."""
-    return (1 + math.cos(math.pi * progress)) / 2
-
-
-def poly(progress: float) -> float:
-    """The power 0.9 of what is left (Chen et al. 2018, arXiv:1606.00915)."""
-    return (1 - progress) ** 0.9
-
-
-def constant(progress: float) -> float:
-    """The peak, to the end."""
-    return 1.0
-
-
 # the share of the peak, for a progress from 0 at the end of the warm-up to 1 at the end of the run
-SCHEDULES = {"cosine": cosine, "poly": poly, "constant": constant}
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,  # Loshchilov & Hutter 2017, arXiv:1608.03983
+    "poly": lambda progress: (1 - progress) ** 0.9,  # Chen et al. 2018, arXiv:1606.00915
+    "constant": lambda progress: 1.0,
+}
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:

@@ -46,22 +46,12 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=LAYERS[x.ndim - 2].memory_format)
 
 
-def batch_norm(channels: int, dims: int) -> nn.Module:
-    """Batch norm of images or volumes."""
-    return LAYERS[dims].batch_norm(channels)
-
-
-def group_norm(channels: int, dims: int) -> nn.Module:
-    """Group norm with 32 groups (Wu & He 2018), fewer if a group would have a single channel."""
-    return GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
-
-
-def instance_norm(channels: int, dims: int) -> nn.Module:
-    """Instance norm with a learned scale and shift."""
-    return InstanceNorm(channels, affine=True)
-
-
-NORMS = {"batch": batch_norm, "group": group_norm, "instance": instance_norm}  # makes a norm over channels; --norm
+NORMS: dict[str, Callable[[int, int], nn.Module]] = {  # --norm: of a number of channels and of axes
+    "batch": lambda channels, dims: LAYERS[dims].batch_norm(channels),
+    # 32 groups (Wu & He 2018), fewer if a group would have a single channel
+    "group": lambda channels, dims: GroupNorm(math.gcd(max(channels // 2, 1), 32), channels),
+    "instance": lambda channels, dims: InstanceNorm(channels, affine=True),
+}
 
 
 class DoubleConv(nn.Module):

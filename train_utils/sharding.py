@@ -14,7 +14,6 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.device import wait_for
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
-from unet.blocks import DoubleConv
 from unet.model import UNet
 
 ZERO = "zero/"  # the prefix of names of tensors that cannot be restored on another number of processes
@@ -43,13 +42,9 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
     # it does not accept beside float32 statistics.
     plugin = accelerator.state.fsdp_plugin
     plugin.mixed_precision_policy = None
-    if plugin.transformer_cls_names_to_wrap:
-        # the profile names the plain block, which stands for each kind; each stage of an encoder is gathered too
-        parts = [module for module in model.modules() if isinstance(module, DoubleConv)]
-        if model.encoder is not None:
-            parts += model.encoder.stages
-        others = set(plugin.transformer_cls_names_to_wrap) - {DoubleConv.__name__}
-        plugin.transformer_cls_names_to_wrap = sorted(others | {type(part).__name__ for part in parts})
+    if plugin.transformer_cls_names_to_wrap and model.encoder is not None:  # each of its stages is gathered too
+        stages = {type(stage).__name__ for stage in model.encoder.stages}
+        plugin.transformer_cls_names_to_wrap = sorted(stages.union(plugin.transformer_cls_names_to_wrap))
     _compute_in_precision(accelerator, model)
 
 

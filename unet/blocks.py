@@ -59,6 +59,8 @@ class DoubleConv(nn.Module):
 
     Args:
         kernel: size of the convolutions along each axis, 1 or 3.
+        is_residual: add the input before the last ReLU (He et al. 2015, arXiv:1512.03385). If the numbers of channels
+            differ, it first passes a convolution of size 1.
     """
 
     def __init__(
@@ -69,21 +71,22 @@ class DoubleConv(nn.Module):
         mid_channels: int | None = None,
         *,
         norm: str,
+        is_residual: bool = False,
     ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
         dims = len(kernel)
         padding = tuple(size // 2 for size in kernel)
         conv = LAYERS[dims].conv
-        self.shortcut = self.new_shortcut(in_channels, out_channels, dims)
+        self.shortcut: nn.Module | None = None
+        if is_residual and in_channels == out_channels:
+            self.shortcut = nn.Identity()
+        elif is_residual:
+            self.shortcut = conv(in_channels, out_channels, kernel_size=1, bias=False)
         self.conv1 = conv(in_channels, mid_channels, kernel, padding=padding, bias=False)
         self.norm1 = NORMS[norm](mid_channels, dims)
         self.conv2 = conv(mid_channels, out_channels, kernel, padding=padding, bias=False)
         self.norm2 = NORMS[norm](out_channels, dims)
-
-    def new_shortcut(self, in_channels: int, out_channels: int, dims: int) -> nn.Module | None:
-        """The way of the input around the convolutions; a plain block has none."""
-        return None
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -93,19 +96,7 @@ class DoubleConv(nn.Module):
         return F.relu(y, inplace=True)
 
 
-class ResidualConv(DoubleConv):
-    """A block that adds its input before the last ReLU (He et al. 2015, arXiv:1512.03385).
-
-    If the numbers of channels differ, the input first passes a convolution of size 1.
-    """
-
-    def new_shortcut(self, in_channels: int, out_channels: int, dims: int) -> nn.Module:
-        if in_channels == out_channels:
-            return nn.Identity()
-        return LAYERS[dims].conv(in_channels, out_channels, kernel_size=1, bias=False)
-
-
-BLOCKS = {"plain": DoubleConv, "residual": ResidualConv}  # --block
+BLOCKS: dict[str, Block] = {"plain": DoubleConv, "residual": partial(DoubleConv, is_residual=True)}  # --block
 
 
 class Down(nn.Module):

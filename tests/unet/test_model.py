@@ -14,7 +14,7 @@ from support.networks import LITE, randomized, tiny
 
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
-from unet.blocks import ResidualConv
+from unet.blocks import BLOCKS
 from unet.model_files import weights_problem
 
 
@@ -27,7 +27,7 @@ def test_default_has_the_published_number_of_parameters(upsample, parameters):
 
 @pytest.mark.parametrize("outputs", [4, 6])
 def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
-    block = ResidualConv(4, outputs, (3, 3), norm="batch").double().eval()
+    block = BLOCKS["residual"](4, outputs, (3, 3), norm="batch").double().eval()
     x = torch.randn(2, 4, 9, 7, dtype=torch.float64)
     y = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
     shortcut = x if outputs == 4 else F.conv2d(x, block.shortcut.weight)

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,6 @@ def digest(*parts: object) -> str:
     return checksum.hexdigest()[:32]
 
 
-def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
-    """A key for the content of files, from their `names` below their folder and the size and time of each."""
-    return digest(names, repr(list(map(size_and_time, paths))).encode())
-
-
 def size_and_time(path: str | Path) -> tuple[int, int]:
     """The bytes of a file, and when it changed last in nanoseconds; -1 and -1 if it is not there."""
     try:
@@ -73,7 +68,7 @@ def load_or_read_each(kind: str, files: Sequence[str], read: Callable[[str], JSO
     Args:
         kind: what is read of the files; another word makes stored values unused.
     """
-    key = digest(kind, digest_of_files(files, repr(files).encode()))
+    key = digest(kind, *files, *map(size_and_time, files))
     values = load_or_compute(key, lambda: list(map_indices(lambda index: read(files[index]), len(files))))
     return dict(zip(files, values, strict=True))
 

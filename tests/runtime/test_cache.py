@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.cache import READING, cache_folder, digest, digest_of_files, load_or_compute, load_or_compute_arrays
+from runtime.cache import READING, cache_folder, digest, load_or_compute, load_or_compute_arrays, load_or_read_each
 
 
 def test_the_key_of_the_cache_tells_its_parts_apart():
@@ -16,27 +16,6 @@ def test_the_key_of_the_cache_tells_its_parts_apart():
     assert len(set(keys)) == len(keys)
     assert digest(bytearray(b"a")) == digest(b"a")
     assert digest("a", 1) == "64112dcbde3e30a45a496c5ff3ef0fd8"  # else what is kept is forgotten
-
-
-def test_the_key_of_files_changes_with_each_of_them(tmp_path):
-    files = [tmp_path / name for name in "abc"]
-    for file, content in zip(files, (b"1", b"12"), strict=False):
-        file.write_bytes(content)
-        os.utime(file, ns=(0, 10**18))
-    files[2].symlink_to(files[0])
-    keys = [
-        digest_of_files(files, b"names"),
-        digest_of_files(files, b"other"),
-        digest_of_files([files[1], files[0], files[2]], b"names"),
-    ]
-    assert keys[0] == digest_of_files(map(str, files), b"names")
-    os.utime(files[1], ns=(0, 10**18 + 1))
-    keys.append(digest_of_files(files, b"names"))
-    files[0].write_bytes(b"123")  # which is that of the link too
-    keys += [digest_of_files(files, b"names"), digest_of_files(files[2:], b"names")]
-    files[0].unlink()  # reading it will say so
-    keys += [digest_of_files(files, b"names"), digest_of_files(files[2:], b"names")]
-    assert len(set(keys)) == len(keys)
 
 
 @pytest.fixture
@@ -56,6 +35,25 @@ def test_a_value_with_a_key_is_computed_once(count, tmp_path):
     assert [load_or_compute("k", count), load_or_compute("k", count), load_or_compute("other", count)] == [0, 0, 1]
     assert [load_or_compute(None, count), load_or_compute(None, count)] == [2, 3]
     assert sorted(os.listdir(tmp_path / "unet-accelerate")) == [f"k-{READING}.json", f"other-{READING}.json"]
+
+
+def test_files_are_read_again_when_one_of_them_changes(count, tmp_path):
+    files = [str(tmp_path / name) for name in "abc"]
+    for file in map(Path, files[:2]):
+        file.write_bytes(b"1")
+        os.utime(file, ns=(0, 10**18))
+
+    def read_first(kind: str = "kind", order: int = 1) -> int:
+        values = load_or_read_each(kind, files[::order], lambda file: count())
+        return min(values.values())
+
+    assert [read_first(), read_first(), read_first("other"), read_first(order=-1)] == [0, 0, 3, 6]
+    os.utime(files[1], ns=(0, 10**18 + 1))
+    assert read_first() == 9
+    Path(files[0]).write_bytes(b"123")
+    assert [read_first(), read_first()] == [12, 12]
+    Path(files[0]).unlink()  # reading it will say so
+    assert read_first() == 15
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])

@@ -3,7 +3,7 @@
 The files are run.json, metrics.jsonl, images.csv, report.html and, with --trace-steps, traces/.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -85,7 +85,6 @@ class RunLog:
             steps = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": flags["trace_steps"], "repeat": 1}
             options = ProfileKwargs(schedule_option=steps, on_trace_ready=self._write_trace)
             self._profiler = self._trace.enter_context(self.accelerator.profile(options))
-        self._last_result: StepResult | None = None  # of the last step whose result is known
         self._has_named_bottleneck = False
         budget = self.schedule.clock.budget
         if budget:
@@ -110,32 +109,29 @@ class RunLog:
         if self._profiler is not None:
             self._profiler.step()
 
-    def step(self, results: Iterable[StepResult], learning_rate: float) -> None:
+    def step(self, results: Sequence[StepResult], learning_rate: float) -> None:
         """Take in the results of steps that are known by now, write a record where it is due, and move the bar.
 
-        Where a record is due, the results of all steps must be known.
+        Where a record is due, the last result must be that of the last step.
         """
         window = self.state.window
         for result in results:
             if result.is_made:
                 window.total += result.loss
                 window.steps += 1
-            self._last_result = result
         if self.schedule.is_log_step(self.state.step):
-            self._write_training(learning_rate)
+            self._write_training(learning_rate, results[-1].grad_norm)
         clock = self.schedule.clock
         self.bar.update(clock.now() // 1000 - self.bar.n if clock.budget else 1)
 
-    def _write_training(self, learning_rate: float) -> None:
+    def _write_training(self, learning_rate: float, grad_norm: float) -> None:
         """Write a record of the steps since the last one."""
-        assert self._last_result is not None
-        assert self._last_result.step == self.state.step
         window = self.state.window
         self.state.window = LossWindow()
         record = {
             "train/loss": window.total / window.steps if window.steps else None,
             "train/lr": learning_rate,
-            "train/grad_norm": self._last_result.grad_norm,
+            "train/grad_norm": grad_norm,
             "train/skipped_steps": self.state.skipped,
             **self.meter.summary(),
         }

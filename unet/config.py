@@ -16,12 +16,7 @@ MOST_CHANNELS = 2**14  # of the deepest level: a convolution there has 9.7 GB of
 SMALLEST_SIDE = 4  # pooling leaves at least this many pixels of a patch's side
 OUTPUT_STRIDES = (1, 2, 4)
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
-ONE_FOR_EACH = {
-    "mean": "channels",
-    "std": "channels",
-    "class_names": "classes",
-    "class_values": "classes",
-}
+ONE_FOR_EACH = {"mean": "channels", "std": "channels", "class_names": "classes", "class_values": "classes"}
 MaskValue = int | tuple[Byte, Byte, Byte]  # a grey level or an RGB color
 NamedTask = Annotated[dict[str, Any], Limit(lambda task: isinstance(task.get("name"), str), "an object with a name")]
 

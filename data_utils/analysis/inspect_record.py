@@ -65,8 +65,8 @@ class Inspection:
         is_resized: whether the mask has another size than the image, in the same proportions.
         kind: the kind of the mask's values: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
-        class_locations: some pixels of each value, for volumes and for images too large to be decoded whole for every
-            crop; else None. Points are numbered from 1.
+        class_locations: some pixels of each value, in the image's own grid, for volumes and for images too large to be
+            decoded whole for every crop; else None. Points are numbered from 1.
         foreground: the values of some labeled voxels of a volume, (n, C) float32; of some voxels if it has points.
         objects: how many annotated objects have each mask value.
     """
@@ -166,7 +166,8 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
         for value in [value for value in samples if isinstance(value, int)]:
             samples[as_color(value)] += samples.pop(value)
     if is_large:
-        found.class_locations = {value: _thin_samples(parts) for value, parts in samples.items()}
+        thinned = {value: _thin_samples(parts) for value, parts in samples.items()}
+        found.class_locations = {value: places * size // (rows, width) for value, places in thinned.items()}
 
 
 # of a strip, how many pixels hold a value, and some of them (n, 2) as (row, column)

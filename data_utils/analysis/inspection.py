@@ -213,7 +213,7 @@ def inspect_split(records: Records, title: str, rules: Rules, *, has_names: bool
     Raises DataError only for masks that hold too many values together.
     """
     key = None if rules.decodes else records.digest
-    key = key and digest("inspection of a split and its objects", key, repr(rules))
+    key = key and digest("inspection of a split, with pixels of images", key, repr(rules))
     try:
         return SplitInspection.from_json(load_value(key), records)
     except (OSError, ValueError):  # nothing is stored, or it is damaged

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.image_io.reader import check_sizes, decode_image, open_source
+from data_utils.image_io.reader import decode_image, open_source
 from data_utils.image_io.resize import Size, Window
 from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
@@ -154,14 +154,12 @@ class TrainingDataset(SegmentationDataset):
     def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample:
         """A random crop of a very large image, read without the rest of it."""
         record = self.split.records[index]
-        name = record["name"]
-        with open_source(record["image"]) as picture, self.reader.open_window(record) as target:
-            # they may have changed since they were looked at
-            check_sizes(name, picture.size, target.size)
-            image = ImageInput(picture, self.preprocess, self.channels, name)
-            window = crop_around(self.split.class_locations[index], target.size, image.size, crop_size, rng)
+        with open_source(record["image"]) as picture:
+            image = ImageInput(picture, self.preprocess, self.channels, record["name"])
+            window = crop_around(self.split.class_locations[index], picture.size, image.size, crop_size, rng)
             pixels, missing = image.window(window)
-            return pixels, hide_missing(target.read(image.size, window), missing)
+            target = self.reader.read(record, picture.size, image.size, window)
+        return pixels, hide_missing(target, missing)
 
     def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         """Where to crop a sample."""

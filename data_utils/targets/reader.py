@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,10 +13,9 @@ from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import Box, ImageSource, VolumeFile
-from data_utils.image_io.reader import check_sizes, decode_mask, open_source, read_mask
+from data_utils.image_io.reader import check_sizes, open_source, read_mask
 from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
-from data_utils.image_io.windowed import WindowedImage
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.label_sets import LabelSets
@@ -154,8 +151,14 @@ class TargetReader(ABC):
         return self.class_map.describe_values() if self.class_map else []
 
     @abstractmethod
-    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
-        """The target of an image of (H, W), of its own size or resized to `size`.
+    def read(
+        self,
+        record: Record,
+        image_size: tuple[int, int],
+        size: tuple[int, int] | None = None,
+        window: Window | None = None,
+    ) -> Target:
+        """The target of an image of (H, W), of its own size or resized to `size`; whole, or a window of it there.
 
         Raises DataError if the target cannot be read or has other proportions than the image.
         """
@@ -166,10 +169,6 @@ class TargetReader(ABC):
 
         Raises DataError if the target cannot be read or has other voxels than the volume.
         """
-
-    @abstractmethod
-    def open_window(self, record: Record) -> Any:
-        """A context with the `TargetWindows` of a large image."""
 
     def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         """The mistake in a mask that holds these values, or None; for readers whose values are not classes."""
@@ -195,18 +194,6 @@ def resize_back(mask: np.ndarray, scale: float) -> np.ndarray:
     """A mask (H, W) resized by `scale` and back to its own size."""
     small_size = tuple(max(1, int(side * scale)) for side in mask.shape)
     return resize_mask(resize_mask(mask, small_size), mask.shape)
-
-
-class TargetWindows(NamedTuple):
-    """Windows of the target of an image that is too large to be read whole.
-
-    Args:
-        size: (H, W) of the mask, or of the image that the points lie in.
-        read: returns a window of the target resized to a size (H, W), given the size and the window.
-    """
-
-    size: tuple[int, int]
-    read: Callable[[tuple[int, int], Window], Target]
 
 
 class MaskReader(TargetReader):
@@ -237,13 +224,26 @@ class MaskReader(TargetReader):
         stacked = [np.stack(arrays) for arrays in zip(*planes, strict=True)]
         return self.target(*stacked)
 
-    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
+    def read(
+        self,
+        record: Record,
+        image_size: tuple[int, int],
+        size: tuple[int, int] | None = None,
+        window: Window | None = None,
+    ) -> Target:
         name = record["name"]
-        source, reader = self.prepared(record["target"], name)
-        values = decode_mask(source, name).values
-        check_sizes(name, image_size, values.shape[:2])
-        if size is not None:  # the nearest pixels first: the fewer to look up
-            values = resize_mask(values, size)
+        source, reader = self.prepared(record["target"], name, whole=window is None)
+        has_colors = self.class_map is not None and self.class_map.has_colors
+        # the nearest pixels first: the fewer to look up
+        with open_source(source, f"{name}: mask") as mask:
+            check_sizes(name, image_size, mask.size)
+            if window is None:
+                values = resize_mask(read_mask(mask, name, colors=has_colors), size or mask.size)
+            else:
+                rows, columns = nearest_pixels(mask.size, size or mask.size, window)
+                box = Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+                values = read_mask(mask, name, colors=has_colors, box=box)
+                values = values[rows - rows[0]][:, columns - columns[0]]
         return reader.target_for_record(reader.target_from_mask(values, name), record)
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
@@ -257,23 +257,6 @@ class MaskReader(TargetReader):
         if size is None:
             return target
         return target.map_with_unknown(lambda labels, _: resize_mask(labels, size))
-
-    @contextmanager
-    def open_window(self, record: Record, *, whole: bool = False) -> Iterator[TargetWindows]:
-        """A context with the `TargetWindows` of a large image; `whole` is that of `prepared`."""
-        source, reader = self.prepared(record["target"], record["name"], whole=whole)
-        with open_source(source) as picture:
-            yield TargetWindows(picture.size, partial(reader._read_window, picture, record))
-
-    def _read_window(self, picture: WindowedImage, record: Record, size: tuple[int, int], window: Window) -> Target:
-        """The `window` of the target of a mask resized to `size` (H, W)."""
-        rows, columns = nearest_pixels(picture.size, size, window)
-        name = record["name"]
-        has_colors = self.class_map is not None and self.class_map.has_colors
-        box = Box(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
-        values = read_mask(picture, name, colors=has_colors, box=box)
-        resized_values = values[rows - rows[0]][:, columns - columns[0]]
-        return self.target_for_record(self.target_from_mask(resized_values, name), record)
 
 
 @dataclass(frozen=True)

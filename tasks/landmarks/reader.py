@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
-from data_utils.image_io.reader import open_source
 from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.point_states import OUTSIDE, PRESENT
@@ -21,7 +19,7 @@ from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Record, Records
 from data_utils.target import Target
-from data_utils.targets.reader import TargetReader, TargetWindows
+from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
 from runtime.console import counted
 from runtime.errors import DataError
@@ -108,11 +106,18 @@ class PointReader(TargetReader):
     def key(self) -> tuple:
         return (self.names, self.file_indices)
 
-    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
+    def read(
+        self,
+        record: Record,
+        image_size: tuple[int, int],
+        size: tuple[int, int] | None = None,
+        window: Window | None = None,
+    ) -> PointTarget:
         source = record["target"]
         assert isinstance(source, PointSource)
         points = to_pixels(source, image_size, record["name"])[list(self.file_indices)]
-        return self._target(source, points, image_size, size or image_size, (1.0, 1.0))
+        target = self._target(source, points, image_size, size or image_size, (1.0, 1.0))
+        return target if window is None else target.crop([slice(*side) for side in window])
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
@@ -140,15 +145,6 @@ class PointReader(TargetReader):
             size=np.array(size, np.int64),
             unit=scale * np.array(spacing),
         )
-
-    @contextmanager
-    def open_window(self, record: Record) -> Iterator[TargetWindows]:
-        with open_source(record["image"]) as picture:
-
-            def read(size: tuple[int, int], window: Window) -> PointTarget:
-                return self.read(record, picture.size, size).crop([slice(*side) for side in window])
-
-            yield TargetWindows(picture.size, read)
 
     def check(self, findings: Findings) -> Iterator[str]:
         """The points that change places in the mirror, or why images are not mirrored; then likely mistakes."""

@@ -10,13 +10,13 @@ import torch
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import VolumeFile, source_files
 from data_utils.image_io.places import PlacedMask
-from data_utils.image_io.reader import check_sizes
+from data_utils.image_io.reader import check_sizes, open_source
 from data_utils.image_io.resize import nearest
 from data_utils.image_io.volumes import read_volume_header, same_grid
 from data_utils.loading.image_input import hide_missing
 from data_utils.sources.records import Record
 from data_utils.target import Target
-from data_utils.targets.reader import MaskReader, TargetWindows
+from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
 from tasks.prediction import PredictedImage
@@ -72,15 +72,17 @@ def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[tuple[tupl
             raise DataError(f"{name}: its affine differs from the volume's; resample it to the grid of the volume")
         yield header.size, ((plane, target.at(plane)) for plane in row_spans(header.size[0], 1))
         return
-    with reader.open_window(record, whole=True) as windows:
-        check_sizes(name, (image.size[0], image.size[1]), windows.size)
-        yield windows.size, _strips(windows)
+    source, mask_reader = reader.prepared(truth, name)
+    with open_source(source) as mask:
+        check_sizes(name, (image.size[0], image.size[1]), mask.size)
+        opened: Any = {**record, "target": mask}
+        yield mask.size, _strips(mask_reader, opened, mask.size)
 
 
-def _strips(windows: TargetWindows) -> Parts:
-    height, width = windows.size
-    for rows in row_spans(height, SCORED_ROWS):
-        yield rows, windows.read(windows.size, ((rows.start, rows.stop), (0, width)))
+def _strips(reader: MaskReader, record: Record, size: tuple[int, int]) -> Parts:
+    """The rows of a mask that stays open, so that it is decoded once."""
+    for rows in row_spans(size[0], SCORED_ROWS):
+        yield rows, reader.read(record, size, window=((rows.start, rows.stop), (0, size[1])))
 
 
 def score_masks(

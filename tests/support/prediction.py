@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import open_source
 from inference import Predictor
 from inference.predict_settings import PredictSettings, parse_args
 from inference.requested_outputs import RequestedOutputs
@@ -97,9 +98,9 @@ def score_labels(
 
 def true_labels(truth: MaskFile, output_format: MaskFormat) -> np.ndarray:
     """A true mask of an image in the form of a prediction (H, W)."""
-    with output_format.reader.open_window({"image": "a", "target": truth, "name": "truth"}, whole=True) as windows:
-        height, width = windows.size
-        return windows.read(windows.size, ((0, height), (0, width))).prediction
+    source, _ = output_format.reader.prepared(truth, "truth")
+    with open_source(source) as mask:
+        return output_format.reader.read({"image": "a", "target": truth, "name": "truth"}, mask.size).prediction
 
 
 def settings_of(*words: str, **changes: object) -> PredictSettings:

@@ -63,8 +63,7 @@ def test_points_of_a_window_are_those_of_the_resized_image(tmp_path):
     positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
     points = PointSource("file", "pixels", positions, np.array([PRESENT] * 2))
     record = {"image": tmp_path / "a.png", "target": points, "name": "a"}
-    with PointReader(Landmarks(("a", "b")), (0, 1)).open_window(record) as windows:
-        target = windows.read((10, 20), ((1, 6), (2, 12)))
+    target = PointReader(Landmarks(("a", "b")), (0, 1)).read(record, (20, 40), (10, 20), ((1, 6), (2, 12)))
     assert target.points.tolist()[0] == [1, 2.5]
     assert target.states.tolist() == [PRESENT, OUTSIDE]
 

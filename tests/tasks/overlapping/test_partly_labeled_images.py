@@ -54,8 +54,8 @@ def test_a_target_knows_the_class_that_its_image_is_labeled_for(car_sample):
     data, _, index, target = car_sample
     assert np.flatnonzero(data.reader.label_sets.flags[int(target.label_set)]).tolist() == [1]
     assert np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
-    with data.reader.open_window(data.train.records[index]) as opened:
-        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == int(target.label_set)
+    window = data.reader.read(data.train.records[index], SIZE, window=((0, 4), (0, 4)))
+    assert window.label_set == int(target.label_set)
 
 
 def are_crops_chosen_among(labels: np.ndarray, car_sample: tuple) -> bool:

@@ -149,8 +149,7 @@ def test_a_window_of_a_drawn_mask_holds_its_objects(tmp_path):
     write_yolo(tmp_path)
     info = load_info(tmp_path, task="objects")
     record = info.train.records[0]
-    with info.reader.open_window(record) as windows:
-        target = windows.read(SIZE, ((4, 10), (3, 30)))
+    target = info.reader.read(record, SIZE, window=((4, 10), (3, 30)))
     whole = info.reader.read(record, SIZE)
     np.testing.assert_array_equal(target.ids, whole.ids[4:10, 3:30])
 

@@ -16,12 +16,10 @@ from data_utils.image_io.formats import ImageSource, PointSource, RenderedMask, 
 from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
-    VolumeHeader,
+    check_grids,
     read_label_volume,
     read_volume,
     read_volume_header,
-    same_grid,
-    volume_size_mismatch,
 )
 from data_utils.image_io.windowed import WindowedImage, strips
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
@@ -209,8 +207,12 @@ def _inspect_volume(record: Record, rules: Rules) -> Inspection:
     target = record["target"]
     with problem_of_kind("image cannot be read"):
         header = read_volume_header(source, name)
-    if isinstance(target, VolumeFile):
-        _check_grids(name, header, target)  # before any voxel is read
+    if isinstance(target, VolumeFile):  # before any voxel is read
+        with problem_of_kind("label cannot be read"):
+            label_header = read_volume_header(target._replace(paths=target.paths[:1]), f"{name}: label")
+        difference = "affine" if label_header.size == header.size else "shape"
+        with problem_of_kind(f"label of another {difference}"):
+            check_grids(name, header, label_header)
     with problem_of_kind("image cannot be read"):
         voxels, _ = read_volume(source, name)
     # it draws the same voxels of a volume of this name and size on every start
@@ -233,18 +235,6 @@ def _inspect_volume(record: Record, rules: Rules) -> Inspection:
         z, y, x = _sample_voxels((labels != 0) & (labels != IGNORE_INDEX), FOREGROUND, rng).T
     found.foreground = voxels[z, y, x].astype(np.float32)
     return found
-
-
-def _check_grids(name: str, image: VolumeHeader, label_file: VolumeFile) -> None:
-    """Raises UnusableRecord if the voxels of a volume and its label do not lie at the same places."""
-    with problem_of_kind("label cannot be read"):
-        label = read_volume_header(label_file._replace(paths=label_file.paths[:1]), f"{name}: label")
-    if image.size != label.size:
-        raise UnusableRecord("label of another shape", volume_size_mismatch(name, image, label))
-    if not same_grid(image, label):
-        distance = np.abs(image.affine - label.affine).max()
-        text = f"{name}: the affines of image and label differ by up to {distance:.3g} mm"
-        raise UnusableRecord("label of another affine", f"{text}; resample one to the other's grid")
 
 
 def _sample_voxels(is_chosen: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:

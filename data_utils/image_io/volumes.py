@@ -137,11 +137,15 @@ def _flat(volume: np.ndarray) -> np.ndarray:
     return volume.reshape(-1, volume.shape[-1])
 
 
-def volume_size_mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> str:
-    """The message for a volume and its label that have different sizes."""
-    image_size = " x ".join(map(str, image.size))
-    label_size = " x ".join(map(str, label.size))
-    return f"{name}: image is {image_size}, its label {label_size} (depth x height x width)"
+def check_grids(name: str, image: VolumeHeader, label: VolumeHeader) -> None:
+    """Raises DataError, with `name`, if the voxels of a volume and its label do not lie at the same places."""
+    if image.size != label.size:
+        image_size = " x ".join(map(str, image.size))
+        label_size = " x ".join(map(str, label.size))
+        raise DataError(f"{name}: image is {image_size}, its label {label_size} (depth x height x width)")
+    if not same_grid(image, label):
+        difference = f"the affines of image and label differ by up to {_distance(image.affine, label.affine):.3g} mm"
+        raise DataError(f"{name}: {difference}; resample one to the other's grid")
 
 
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:

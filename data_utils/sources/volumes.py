@@ -14,7 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile, is_visible_file
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
-from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid, volume_stem
+from data_utils.image_io.volumes import check_grids, read_label_volume, read_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.folder import DataFolder, children, composed, files_by_stem, walk
 from data_utils.sources.pairs import Cases, find_masks, pair
@@ -289,8 +289,7 @@ def _depth(record: Record) -> int:
         label = read_volume_header(record["target"], name)
     except ImageError:
         return 1  # the error is reported when the slice is read
-    if image.size != label.size or not same_grid(image, label):
-        raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
+    check_grids(name, image, label)
     return image.size[0]
 
 

@@ -15,7 +15,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import Box, ImageSource, VolumeFile
 from data_utils.image_io.reader import check_sizes, open_source, read_mask
 from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
-from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
+from data_utils.image_io.volumes import VolumeHeader, check_grids, read_label_volume
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.label_sets import LabelSets
@@ -251,8 +251,7 @@ class MaskReader(TargetReader):
         label = record["target"]
         assert isinstance(label, VolumeFile)
         values, label_header = read_label_volume(label, name)
-        if label_header.size != header.size:
-            raise DataError(volume_size_mismatch(name, header, label_header))
+        check_grids(name, header, label_header)
         target = self.target_for_record(self.target_from_volume(values, name), record)
         if size is None:
             return target

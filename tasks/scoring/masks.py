@@ -12,7 +12,7 @@ from data_utils.image_io.formats import VolumeFile, source_files
 from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.reader import check_sizes, open_source
 from data_utils.image_io.resize import nearest
-from data_utils.image_io.volumes import read_volume_header, same_grid
+from data_utils.image_io.volumes import read_volume_header
 from data_utils.loading.image_input import hide_missing
 from data_utils.sources.records import Record
 from data_utils.target import Target
@@ -68,8 +68,6 @@ def open_truth(image: PredictedImage, reader: MaskReader) -> Iterator[tuple[tupl
             raise DataError("the true objects of a volume are a label volume, and no annotations")
         header = read_volume_header(job.volume, job.name)
         target = reader.read_volume(record, header)
-        if not same_grid(read_volume_header(truth, name), header):
-            raise DataError(f"{name}: its affine differs from the volume's; resample it to the grid of the volume")
         yield header.size, ((plane, target.at(plane)) for plane in row_spans(header.size[0], 1))
         return
     source, mask_reader = reader.prepared(truth, name)

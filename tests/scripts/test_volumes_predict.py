@@ -428,7 +428,7 @@ def test_true_masks_of_volumes_are_found_or_said_not_to_fit(of_true_masks, run):
     assert scores["dice"] == [1, 1]
     assert scores["hd95_mm"] == [None, 0]
     assert "image is 12 x 18 x 20, its label 11 x 18 x 20" in str(runs[run]["b"])
-    assert "c.nii.gz: its affine differs from the volume's" in str(runs[run]["c"])
+    assert "c.nii.gz: the affines of image and label differ" in str(runs[run]["c"])
     assert len(list(output.glob("*.nii.gz"))) == 3  # they cost no prediction
 
 

@@ -85,10 +85,12 @@ def test_a_volume_that_cannot_be_read_is_named_by_its_only_slice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "affine"), [((12, 10, 8), RAS * 2), ((12, 10, 9), LPS)], ids=["another affine", "another shape"]
+    ("shape", "affine", "line"),
+    [((12, 10, 8), RAS * 2, "the affines of image and label differ"), ((12, 10, 9), LPS, "image is 9 x 10 x 12")],
+    ids=["another affine", "another shape"],
 )
-def test_a_volume_that_lies_elsewhere_than_its_label_has_no_slices(tmp_path, shape, affine):
+def test_a_volume_that_lies_elsewhere_than_its_label_has_no_slices(tmp_path, shape, affine, line):
     write_pairs(tmp_path)
     write_nifti(tmp_path / "images" / f"{CASE_NAMES[0]}.nii.gz", case(0, shape)[0], affine)
-    with pytest.raises(DataError, match=f"{CASE_NAMES[0]}: image and label differ in shape or affine"):
+    with pytest.raises(DataError, match=f"{CASE_NAMES[0]}: {line}"):
         divide_into_slices(training_volumes(tmp_path))

@@ -100,7 +100,7 @@ EMPTY = np.zeros((3, 4, 5), np.uint8)
     [
         (EMPTY[:2], (2.0, 1.0, 1.0), r"truth\.nii: image is 3 x 4 x 5, its label 2 x 4 x 5"),
         (EMPTY[:, :, :4], (2.0, 1.0, 1.0), r"truth\.nii: image is 3 x 4 x 5, its label 3 x 4 x 4"),
-        (EMPTY, (3.0, 1.0, 1.0), r"truth\.nii: its affine differs from the volume's"),
+        (EMPTY, (3.0, 1.0, 1.0), r"truth\.nii: the affines of image and label differ"),
     ],
     ids=["shorter", "narrower", "coarser"],
 )

@@ -1,7 +1,7 @@
 """One look at a record: sizes, the values of its mask and where they lie, and intensities of a volume.
 
-Of an image no more than the header is read, unless its pixels may be infinite. A mask is read whole, or in strips if
-its image is large; a volume and its label are read once for all that is asked of them.
+Of an image no more than the header is read, unless its pixels may be infinite. A mask is read in strips; a volume
+and its label are read once for all that is asked of them.
 """
 
 import zlib
@@ -91,17 +91,15 @@ def inspect_record(record: Record, rules: Rules) -> Inspection | Problem:
         return error.problem
 
 
-def mask_parts(source: ImageSource, name: str, *, windows: bool) -> Iterator[DecodedMask]:
-    """The slices of a label, the strips of a mask that is read in windows, or a whole mask."""
+def mask_parts(source: ImageSource, name: str) -> Iterator[DecodedMask]:
+    """The slices of a label, or the strips of a mask, of which a small one has one."""
     if isinstance(source, VolumeFile):
         for plane in read_label_volume(source, name)[0]:
             yield DecodedMask(plane, is_colored=False, is_jpeg=False)
-    elif windows:
-        with open_source(source) as mask:
-            for box in strips(mask):
-                yield decode_mask(mask, name, box=box)
-    else:
-        yield decode_mask(source, name)
+        return
+    with open_source(source, f"{name}: mask") as mask:
+        for box in strips(mask):
+            yield decode_mask(mask, name, box=box)
 
 
 def _inspect_picture(record: Record, rules: Rules) -> Inspection:
@@ -140,7 +138,7 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
     samples: dict[MaskValue, list[Sample]] = defaultdict(list)
     rows = 0
     with problem_of_kind("mask cannot be read"):
-        for part in mask_parts(record["target"], name, windows=is_large):
+        for part in mask_parts(record["target"], name):
             counts = count_values(part.values)
             pixels.update(counts)
             if has_colors(pixels):  # grey levels, from strips without other colors, are colors too

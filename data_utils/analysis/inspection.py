@@ -10,7 +10,7 @@ import numpy as np
 
 from data_utils.analysis.distinct_rows import distinct_rows
 from data_utils.analysis.inspect_record import ClassLocations, Inspection, Rules, inspect_record
-from data_utils.analysis.normalization import Foreground, measure_foreground
+from data_utils.analysis.normalization import Normalization, measure_foreground
 from data_utils.analysis.problems import Problem, describe_excess, merge_equal
 from data_utils.class_map import ClassMap
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, show
@@ -44,8 +44,8 @@ class SplitInspection:
         modes: how many images have each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         class_locations: some pixels of each value, for the records that have them.
-        foreground: the intensities of labeled voxels; None for images, if no voxel is labeled, or if not all volumes
-            have as many channels.
+        foreground: the normalization of CT; None for images, if no voxel is labeled, or if not all volumes have as many
+            channels.
         problems: index -> problem, for the records that cannot be used.
         objects: how many annotated objects have each mask value.
         annotated: how many images have such objects, or masks that hold more than 0.
@@ -60,7 +60,7 @@ class SplitInspection:
     modes: Counter = field(default_factory=Counter)
     contents: dict[Content, Counter] = field(default_factory=dict)
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
-    foreground: Foreground | None = None
+    foreground: Normalization | None = None
     problems: dict[int, Problem] = field(default_factory=dict)
     objects: Counter[int] = field(default_factory=Counter)
     annotated: int = 0
@@ -169,7 +169,8 @@ class SplitInspection:
         split.objects = Counter(dict(value["objects"]))
         split.annotated = value["annotated"]
         if value["foreground"]:
-            split.foreground = Foreground(*map(tuple, value["foreground"]))
+            mean, std, _, clip, _ = value["foreground"]
+            split.foreground = Normalization(tuple(mean), tuple(std), (), clip and tuple(clip))
         return split
 
 

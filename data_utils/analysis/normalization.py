@@ -57,14 +57,6 @@ class Normalization(NamedTuple):
     standardize: bool = False
 
 
-class Foreground(NamedTuple):
-    """Statistics of labeled voxels of a split: the values that CT is clipped to, mean and deviation of each channel."""
-
-    clip: tuple[float, float]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
     """The normalization, from a sample of the readable images drawn by the seed; cached until a file changes.
 
@@ -149,8 +141,8 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
-def measure_foreground(values: Sequence[np.ndarray]) -> Foreground | None:
-    """The statistics of the `values` (n, C) of labeled voxels of each volume.
+def measure_foreground(values: Sequence[np.ndarray]) -> Normalization | None:
+    """The normalization of CT, from the `values` (n, C) of labeled voxels of each volume.
 
     None if no voxel is labeled, or not all volumes have as many channels.
     """
@@ -160,7 +152,8 @@ def measure_foreground(values: Sequence[np.ndarray]) -> Foreground | None:
     lowest, highest = np.percentile(voxels, PERCENTILES).tolist()
     mean = voxels.mean(axis=0, dtype=np.float64)
     std = voxels.std(axis=0, dtype=np.float64)
-    return Foreground((lowest, highest), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
+    clip = (lowest, highest) if lowest < highest else None
+    return Normalization(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()), (), clip)
 
 
 def usable_spacings(spacings: np.ndarray) -> np.ndarray:
@@ -170,7 +163,7 @@ def usable_spacings(spacings: np.ndarray) -> np.ndarray:
 
 
 def volume_normalization(
-    channels: np.ndarray, foreground: Foreground | None, modality: str | None, config: DataConfig
+    channels: np.ndarray, foreground: Normalization | None, modality: str | None, config: DataConfig
 ) -> Normalization:
     """The normalization of --normalization; by default CT is clipped, other volumes are standardized one by one.
 
@@ -188,8 +181,7 @@ def volume_normalization(
         raise DataError(
             "--normalization ct is measured on labeled voxels, but there are none; use --normalization z-score"
         )
-    (lowest, highest), mean, std = foreground
-    return Normalization(mean, std, (), (lowest, highest) if lowest < highest else None)
+    return foreground
 
 
 def target_spacing(spacings: np.ndarray) -> Spacing:

@@ -112,7 +112,7 @@ def _check_folders(splits: Sequence[SplitInspection], pixels: dict[MaskValue, in
         for split in splits:
             for i in spread_indices(len(split.records), IMAGES):
                 record = split.records[i]
-                for part in mask_parts(record["image"], record["name"], windows=True):
+                for part in mask_parts(record["image"], record["name"]):
                     values.update(count_values(part.values))
                     if len(values) > FEW_VALUES:
                         return
@@ -129,7 +129,7 @@ def _classes(splits: Sequence[SplitInspection]) -> list[MaskValue]:
     for split in splits:
         for i in _sample(split, VOLUMES if split.records.dims == 3 else MASKS):
             record = split.records[i]
-            for part in mask_parts(record["target"], record["name"], windows=True):
+            for part in mask_parts(record["target"], record["name"]):
                 counts.add(part.values)
     return counts.classes()
 

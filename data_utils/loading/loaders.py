@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import NamedTuple
 
@@ -149,7 +150,7 @@ def _loader(
     return DataLoader(
         dataset,
         batch_sampler=sampler,
-        collate_fn=PackedCollate(collate),
+        collate_fn=partial(pack, collate),
         num_workers=num_workers,
         pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,
@@ -194,17 +195,10 @@ def _unpack(content: bytes) -> CollatedBatch:
         raise UserError(lost_worker(one_line(error))) from error
 
 
-class PackedCollate:
+def pack(collate: Callable[[list], CollatedBatch], samples: list) -> CollatedBatch | Parcel:
     """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
-
-    def __init__(self, collate: Callable[[list], CollatedBatch]) -> None:
-        self.collate = collate
-
-    def __call__(self, samples: list) -> CollatedBatch | Parcel:
-        batch = self.collate(samples)
-        if get_worker_info() is None:
-            return batch
-        return Parcel(batch)
+    batch = collate(samples)
+    return batch if get_worker_info() is None else Parcel(batch)
 
 
 def raise_open_file_limit() -> None:

@@ -185,11 +185,6 @@ def fields_of_view(findings: Findings) -> Iterator[str]:
                 return
 
 
-def places(findings: Findings) -> Iterator[str]:
-    """Masks that are shifted against their images in the world."""
-    yield from place_warnings(findings.records)
-
-
 CHECKS: tuple[Check, ...] = (
     crowds,
     objects_without_pixels,
@@ -201,5 +196,5 @@ CHECKS: tuple[Check, ...] = (
     unlabeled_images,
     never_labeled,
     fields_of_view,
-    places,
+    lambda findings: place_warnings(findings.records),
 )

@@ -13,14 +13,9 @@ from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, size_and_time
 from runtime.documents import open_regular
 
-SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
+SAMPLED_RECORDS = 16  # records of a split whose names make its fingerprint, and whose content is read
 WHOLE_BYTES = 64 * 2**20  # bytes that are read of a larger file, in blocks from its start to its end
 BLOCK_BYTES = 2**20
-
-
-def sampled_indices(count: int) -> list[int]:
-    """The indices of at most SAMPLES of `count` records, from the first to the last."""
-    return spread_indices(count, SAMPLES)
 
 
 def content_key(splits: Iterable[Records]) -> str:
@@ -34,7 +29,7 @@ def content_key(splits: Iterable[Records]) -> str:
     for records in splits:
         if records.is_stream:
             continue
-        for index in sampled_indices(len(records)):
+        for index in spread_indices(len(records), SAMPLED_RECORDS):
             record = records[index]
             parts += [record["name"], _content(record["image"]), _content(record["target"])]
         if records.metadata.label_sets:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from data_utils.analysis.checks import find_warnings
-from data_utils.analysis.content import sampled_indices
+from data_utils.analysis.content import SAMPLED_RECORDS
 from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.findings import Findings
 from data_utils.analysis.inspect_record import ClassLocations
@@ -20,7 +20,7 @@ from data_utils.analysis.normalization import (
 )
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, spread_indices
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.console import counted, listing
@@ -127,7 +127,7 @@ class DatasetInfo:
         parts: list[object] = []
         # the same parts as in the first version, so that its runs can be resumed
         for split in (self.train, self.val):
-            names = [split.records.name(index) for index in sampled_indices(len(split))]
+            names = [split.records.name(index) for index in spread_indices(len(split), SAMPLED_RECORDS)]
             parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 

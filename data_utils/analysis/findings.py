@@ -1,7 +1,7 @@
 """What one look at all files of a data set finds: the meaning of its masks, and all mistakes in them."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,7 +85,7 @@ class Findings:
             raise DataError(mistake.text)
 
 
-Check = Callable[[Findings], Iterator[str]]  # it gives a line for each likely mistake of one kind
+Check = Callable[[Findings], Iterable[str]]  # it gives a line for each likely mistake of one kind
 
 
 def examine(data: OpenedData, *, decodes: bool = False) -> Findings:

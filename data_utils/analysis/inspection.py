@@ -246,32 +246,27 @@ def _look_at_all(records: Records, title: str, rules: Rules, has_names: bool) ->
     return split
 
 
-def total_pixels(splits: Sequence[SplitInspection]) -> dict[MaskValue, int]:
-    """Every value in any usable mask and how many pixels hold it.
+def pixels_by_labels(splits: Sequence[SplitInspection]) -> dict[LabelSet | None, Counter]:
+    """How many pixels hold each value in the usable masks of images labeled for the same classes, None for all.
 
     Raises DataError if masks of numbers and color masks are mixed.
     """
-    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
+    totals: dict[LabelSet | None, Counter] = defaultdict(Counter, {None: Counter()})
     examples: dict[str, str] = {}
     for split in splits:
         for content, pixels, members in split.used_contents():
-            totals[content.kind].update(pixels)
-            examples.setdefault(content.kind, split.records.name(int(members[0])))
-    numbers, greys, colors = totals.values()
-    if colors and numbers:
+            totals[content.labeled_for].update(pixels)
+            if pixels:
+                examples.setdefault(content.kind, split.records.name(int(members[0])))
+    if "colors" not in examples:
+        return totals
+    if "numbers" in examples:
         raise DataError(
             f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
-    if colors:
-        greys = count_colors(greys)
-    return dict(greys + numbers + colors)
+    return {labeled_for: count_colors(pixels) for labeled_for, pixels in totals.items()}
 
 
-def pixels_by_labels(splits: Sequence[SplitInspection]) -> dict[LabelSet | None, dict[MaskValue, int]]:
-    """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
-    totals: dict[LabelSet | None, Counter] = defaultdict(Counter, {None: Counter()})
-    has_colors = any(content.kind == "colors" for split in splits for content, *_ in split.used_contents())
-    for split in splits:
-        for content, pixels, _ in split.used_contents():
-            totals[content.labeled_for].update(count_colors(pixels) if has_colors else pixels)
-    return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}
+def total_pixels(splits: Sequence[SplitInspection]) -> dict[MaskValue, int]:
+    """Every value in any usable mask and how many pixels hold it. Raises DataError as `pixels_by_labels` does."""
+    return dict(sum(pixels_by_labels(splits).values(), Counter()))

@@ -20,6 +20,7 @@ Side = TypeVar("Side", int, float)
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 GREY_MODES = ("L", "I", "F")
+ORIENTATION = ExifTags.Base.Orientation
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
@@ -86,7 +87,7 @@ class WindowedPicture(WindowedImage):
             pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
             check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
             picture.info[STORED_WHITE] = _stored_white(picture)
-            if isinstance(picture, TiffImageFile) and _is_turned_tiff(picture):
+            if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ORIENTATION) in TURNED_ORIENTATIONS:
                 # else Pillow would map the pixels, as rows of the turned picture's length
                 picture.filename = ""
             picture.load()
@@ -158,7 +159,7 @@ def header_size(picture: Image.Image) -> tuple[int, int]:
     """(H, W) as seen, of a picture that is not decoded yet."""
     width, height = picture.size
     # The method of PNG files would decode the pixels, lest the orientation stand behind them.
-    is_turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
+    is_turned = Image.Image.getexif(picture).get(ORIENTATION) in TURNED_ORIENTATIONS
     # Pillow has turned the size of TIFF files already.
     if is_turned and picture.format != "TIFF":
         return width, height
@@ -178,13 +179,9 @@ def _stored_white(picture: Image.Image) -> int | None:
     return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
 
 
-def _is_turned_tiff(picture: TiffImageFile) -> bool:
-    return picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
-
-
 def _orientation(picture: Image.Image) -> int:
     """EXIF orientation, 1 for upright."""
-    return picture.getexif().get(ExifTags.Base.Orientation, 1)
+    return picture.getexif().get(ORIENTATION, 1)
 
 
 def _as_seen(image: Image.Image, size: tuple[Side, Side]) -> tuple[Side, Side]:

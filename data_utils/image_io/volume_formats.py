@@ -1,18 +1,67 @@
 """The formats of volumes: one class for each, in one list."""
 
+import logging
+import warnings
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
-from data_utils.image_io.nifti import NiftiVolume
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.stored_volume import Spacing, StoredVolume
+from data_utils.image_io.stored_volume import FileVolume, Spacing, StoredVolume
 from data_utils.image_io.text_headers import open_meta_image, open_nrrd
 from data_utils.image_io.tiff import is_tiff, page_numbers, read_slices
 from runtime.documents import check_regular
+
+MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
+
+
+class NiftiVolume(FileVolume):
+    """A NIfTI file; channels are the fourth axis. `image` is nibabel's."""
+
+    def __init__(self, path: str) -> None:
+        nibabel = load_nibabel()
+        self.image = nibabel.load(path)
+        if not isinstance(self.image, nibabel.Nifti1Image):
+            raise ValueError(f"a {type(self.image).__name__}, not a NIfTI volume")
+        stored = self.image.dataobj
+        sizes = tuple(map(int, stored.shape))
+        if len(sizes) not in (3, 4) or min(sizes) < 0:
+            sides = " x ".join(map(str, sizes))
+            raise ValueError(f"it has {len(sizes)} axes, {sides}; a volume has 3, or 4 with its channels")
+        is_compressed = path.lower().endswith(".gz")
+        affine = self.image.affine.copy()
+        affine[:3] *= MM[self.image.header.get_xyzt_units()[0]]
+        super().__init__(
+            path,
+            sizes if len(sizes) == 4 else (*sizes, 1),
+            channel_axis=3,
+            stored_type=self.image.header.get_data_dtype(),
+            skipped=0 if is_compressed else stored.offset,
+            is_compressed=is_compressed,
+            affine=affine,
+            skipped_inside=stored.offset,
+            scale=(stored.slope, stored.inter),
+        )
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the header says where the voxels lie; else nibabel makes a place up."""
+        return bool(self.image.header["sform_code"] > 0 or self.image.header["qform_code"] > 0)
+
+
+@cache
+def load_nibabel() -> Any:
+    """Import nibabel, silent about odd headers; only here, so that users with images do not wait for it."""
+    import nibabel
+
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="nibabel")
+    return nibabel
 
 
 class StackVolume(StoredVolume):

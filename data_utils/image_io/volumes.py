@@ -12,9 +12,8 @@ from data_utils.image_io.dicom.labels import SegmentVolume
 from data_utils.image_io.dicom.series import DicomSeries
 from data_utils.image_io.dicom.write import Regions, write_segmentation, write_structures
 from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, check_finite, image_errors
-from data_utils.image_io.nifti import NiftiVolume, load_nibabel
 from data_utils.image_io.stored_volume import Spacing, StoredVolume
-from data_utils.image_io.volume_formats import VOLUME_SUFFIXES, open_stored
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES, NiftiVolume, load_nibabel, open_stored
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 

@@ -111,7 +111,7 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
     shapes = image_sizes.rows
     shape_by_size = np.arange(len(shapes))
     while len(shapes) > MAX_COMPARED:
-        shapes, membership = distinct_rows(_round_up(shapes, grid))
+        shapes, membership = distinct_rows(-(-shapes // grid) * grid)  # rounded up
         shape_by_size = membership[shape_by_size].astype(np.int64)
         grid *= 2
     counts = np.bincount(shape_by_size, weights=size_counts).astype(np.int64)
@@ -130,11 +130,6 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
         shapes = np.delete(shapes, second, axis=0)
         counts = np.delete(counts, second)
     return shapes[shape_by_size].astype(np.int32)[image_sizes.membership]
-
-
-def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:
-    """Whole numbers rounded up to multiples of `step`."""
-    return -(-numbers // step) * step
 
 
 def epoch_steps(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> EpochSteps:

@@ -16,9 +16,8 @@ from data_utils.image_io.resize import Size, Window
 from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crops import crop_around, crop_window
-from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
+from data_utils.loading.decoded_cache import DecodedSplit, KeptSamples, Sample, decode_once
 from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
-from data_utils.loading.kept_samples import KeptSamples
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.target import Target
 from runtime.cache import digest

@@ -31,7 +31,7 @@ from data_utils.loading.dataset import (
     collate_evaluation,
     collate_training,
 )
-from data_utils.loading.kept_samples import KeptSamples, room_for
+from data_utils.loading.decoded_cache import KeptSamples, room_for
 from data_utils.sources.records import StreamRows
 from runtime.errors import UserError, one_line
 from runtime.machine import default_workers

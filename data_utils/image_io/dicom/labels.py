@@ -10,8 +10,7 @@ import numpy as np
 
 from data_utils.class_names import is_background
 from data_utils.image_io.dicom.headers import load_pydicom, read_header, required
-from data_utils.image_io.dicom.planes import Plane, group_of, planes_of
-from data_utils.image_io.dicom.series import TO_RAS
+from data_utils.image_io.dicom.series import TO_RAS, Plane, group_of, planes_of
 from data_utils.image_io.formats import Segments, check_memory
 from data_utils.image_io.stored_volume import StoredVolume
 from runtime.documents import check_regular

@@ -1,6 +1,6 @@
 """Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line.
 
-Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py, data_utils/image_io/nifti.py.
+Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py.
 """
 
 import gzip

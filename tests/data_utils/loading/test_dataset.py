@@ -1,6 +1,6 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images.
 
-Modules: data_utils/loading/dataset.py, data_utils/loading/kept_samples.py, data_utils/loading/loaders.py.
+Modules: data_utils/loading/dataset.py, data_utils/loading/decoded_cache.py, data_utils/loading/loaders.py.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
-from data_utils.loading.kept_samples import KeptSamples, room_for
+from data_utils.loading.decoded_cache import KeptSamples, room_for
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget

@@ -1,7 +1,6 @@
 """DICOM series lie where SimpleITK lays them, in any orientation; spoiled ones are one line.
 
-Modules: data_utils/image_io/dicom/series.py, data_utils/image_io/dicom/planes.py,
-data_utils/image_io/dicom/headers.py.
+Modules: data_utils/image_io/dicom/series.py, data_utils/image_io/dicom/headers.py.
 """
 
 import gdcm

@@ -172,7 +172,7 @@ def sample_augmentation(
     displacement = rng.standard_normal(ELASTIC)
     channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
 
-    mirrors = np.array([_sign(mirror_x), _sign(mirror_y)])
+    mirrors = np.where(np.array([mirror_x, mirror_y]) < 0.5, -1.0, 1.0)
     if not may_mirror:
         mirrors[:] = 1.0
     if strength == "mirror":
@@ -211,11 +211,6 @@ def sample_augmentation(
         shift=shift + 0.1 * channel_brightness,
         effects=tuple(effects),
     )
-
-
-def _sign(chance: float) -> float:
-    """-1 to mirror an axis, one time in two; else 1."""
-    return -1.0 if chance < 0.5 else 1.0
 
 
 def _linear_map(flip: np.ndarray, angle: float, scale: float) -> np.ndarray:

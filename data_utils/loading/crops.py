@@ -1,6 +1,6 @@
 """Where training crops are taken: anywhere, or around a class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,14 +16,13 @@ def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.rando
     others; one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
 
-    def find_pixel(class_share: float, pixel_share: float) -> Sequence[int] | None:
+    def find_pixel(class_share: float, pixel_share: float) -> np.ndarray | None:
         present = [label for label in _distinct(labels) if label != unknown]
         if not present:
             return None
         label = present[int(class_share * len(present))]
         pixels = np.flatnonzero(labels.ravel() == label)
-        pixel = np.unravel_index(pixels[int(pixel_share * len(pixels))], labels.shape)
-        return list(map(int, pixel))
+        return np.array(np.unravel_index(pixels[int(pixel_share * len(pixels))], labels.shape))
 
     return _draw(labels.shape, crop_size, rng, find_pixel)
 
@@ -43,18 +42,17 @@ def crop_around(
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """
 
-    def find_pixel(class_share: float, pixel_share: float) -> Sequence[int] | None:
+    def find_pixel(class_share: float, pixel_share: float) -> np.ndarray | None:
         if not class_locations:
             return None
         locations = class_locations[int(class_share * len(class_locations))]
-        pixel = locations[int(pixel_share * len(locations))].tolist()
-        return [position * length // own for position, length, own in zip(pixel, size, mask_size, strict=True)]
+        return locations[int(pixel_share * len(locations))] * size // mask_size
 
     return _draw(size, crop_size, rng, find_pixel)
 
 
 def _draw(
-    size: Size, crop_size: Size, rng: np.random.Generator, find_pixel: Callable[[float, float], Sequence[int] | None]
+    size: Size, crop_size: Size, rng: np.random.Generator, find_pixel: Callable[[float, float], np.ndarray | None]
 ) -> Window:
     """A random window, no larger than the whole.
 
@@ -63,14 +61,11 @@ def _draw(
             of the number of classes, and the pixel as a share of its pixels; None if there is no class.
     """
     kind, class_share, pixel_share = rng.random(3)
-    starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]
+    last_starts = [max(length - side, 0) for length, side in zip(size, crop_size, strict=True)]
+    starts = [int(rng.integers(last + 1)) for last in last_starts]
     pixel = find_pixel(class_share, pixel_share) if kind < CROPS_AROUND_CLASS else None
-    window = []
-    # where the pixel lies in the crop
-    shares = [0.0] * len(size) if pixel is None else rng.random(len(size))
-    for axis, (length, side) in enumerate(zip(size, crop_size, strict=True)):
-        start = starts[axis]
-        if pixel is not None:
-            start = int(np.clip(pixel[axis] - int(shares[axis] * side), 0, max(length - side, 0)))
-        window.append((start, min(start + side, length)))
-    return tuple(window)
+    if pixel is not None:
+        place_in_crop = (rng.random(len(size)) * crop_size).astype(int)
+        starts = (pixel - place_in_crop).clip(0, last_starts).tolist()
+    ends = [min(start + side, length) for start, side, length in zip(starts, crop_size, size, strict=True)]
+    return tuple(zip(starts, ends, strict=True))

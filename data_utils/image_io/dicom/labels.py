@@ -207,8 +207,7 @@ def _read_structures(dataset: Any, image: StoredVolume) -> Iterator[tuple[str, V
 
     names = _roi_names(dataset)
     to_voxels = _to_voxels(image)
-    inside: dict[tuple[int, int], np.ndarray] = {}
-    edges: dict[tuple[int, int], np.ndarray] = {}
+    masks: dict[tuple[int, int], np.ndarray] = {}
     for number, places in _contours(dataset):
         corners = places @ to_voxels[:3, :3].T + to_voxels[:3, 3]
         z = round(float(corners[:, 2].mean()))
@@ -223,11 +222,9 @@ def _read_structures(dataset: Any, image: StoredVolume) -> Iterator[tuple[str, V
         found = grid_points_in_poly((bottom - top, right - left), corners - (top, left), binarize=False)
         # the image with a margin of one pixel
         part = (slice(top + 1, bottom + 1), slice(left + 1, right + 1))
-        key = (number, z)
-        for masks in (inside, edges):
-            masks.setdefault(key, np.zeros((height + 2, width + 2), bool))
-        inside[key][part] ^= found == INSIDE
-        edges[key][part] |= found > INSIDE
-    for (number, z), mask in inside.items():
-        rows, columns = np.nonzero((mask | edges[number, z])[1:-1, 1:-1])
+        inside, edges = masks.setdefault((number, z), np.zeros((2, height + 2, width + 2), bool))
+        inside[part] ^= found == INSIDE
+        edges[part] |= found > INSIDE
+    for (number, z), (inside, edges) in masks.items():
+        rows, columns = np.nonzero((inside | edges)[1:-1, 1:-1])
         yield _name(names, number), (columns, rows, np.full_like(rows, z))

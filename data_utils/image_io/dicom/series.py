@@ -39,6 +39,10 @@ GEOMETRY: tuple[str, ...] = (
 )
 GEOMETRY += ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 PIXELS = ("BitsStored", "PixelRepresentation", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence")
+PLANE_GROUPS = (  # of a frame of several
+    *("PlanePositionSequence", "PlaneOrientationSequence"),
+    *("PixelMeasuresSequence", "PixelValueTransformationSequence"),
+)
 TYPES = ("uint8", "int16", "uint16", "int32")
 
 
@@ -81,16 +85,7 @@ def planes_of(header: Any, path: str) -> list[Plane]:
     planes = []
     for number, own in enumerate(header.PerFrameFunctionalGroupsSequence):
         groups = (own, shared[0])
-        macros = [
-            group_of(groups, keyword)
-            for keyword in (
-                "PlanePositionSequence",
-                "PlaneOrientationSequence",
-                "PixelMeasuresSequence",
-                "PixelValueTransformationSequence",
-            )
-        ]
-        planes.append(_plane(path, number, macros, groups))
+        planes.append(_plane(path, number, [group_of(groups, keyword) for keyword in PLANE_GROUPS], groups))
     if len(planes) != count:
         raise ValueError(f"it describes {len(planes)} frames, and says that it has {count}")
     return planes

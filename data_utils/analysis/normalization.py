@@ -88,7 +88,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:
-    """An image as `read_image` gives it, (H, W, C); for a large image, only some windows, one below the other."""
+    """An image as `read_image` gives it, (H, W, C); of a large image only some windows, one below the other."""
     with open_source(source, f"{name}: image") as picture:
         if not picture.is_large:
             return read_image(picture, name)
@@ -98,9 +98,7 @@ def read_sample(source: ImageSource, name: str) -> np.ndarray:
             for left in _window_starts(width):
                 box = Box(top, min(top + SIDE, height), left, left + min(SIDE, width))
                 parts.append(read_image(picture, name, box=box))
-        if any(isinstance(part, np.ma.MaskedArray) for part in parts):
-            return np.ma.concatenate(parts)
-        return np.concatenate(parts)
+        return np.ma.concatenate(parts)
 
 
 def _window_starts(length: int) -> list[int]:

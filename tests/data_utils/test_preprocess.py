@@ -13,7 +13,7 @@ from support.inputs import read_input
 
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.image_input import ChannelsWarning, PixelTypeWarning, fit_channels
+from data_utils.loading.image_input import ChannelsWarning, PixelTypeWarning
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -75,16 +75,6 @@ def test_a_file_that_cannot_be_read_is_named(content, is_file, tmp_path):
     with pytest.raises(ImageError, match=r"^bad\.png: ") as error:
         read_image(source, "bad.png")
     assert "\n" not in str(error.value)
-
-
-def test_channels_are_fitted_only_where_nothing_is_lost():
-    grey = GREY[:, :, None]
-    np.testing.assert_array_equal(fit_channels(grey, 3), np.repeat(grey, 3, axis=2))
-    np.testing.assert_array_equal(fit_channels(np.repeat(grey, 3, axis=2), 1), grey)
-    with pytest.raises(ImageError, match="has 3 channels, the model takes 1"):
-        fit_channels(RGB, 1)
-    with pytest.raises(ImageError, match="has 3 channels, the model takes 4"):
-        fit_channels(RGB, 4)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """From the pixels of an image to what the network gets: range, channels, types, and pixels without data."""
 
-import warnings
-
 import numpy as np
 import pytest
 import tifffile
@@ -68,22 +66,6 @@ def test_an_image_ends_where_its_last_decoded_row_does_so_in_part():
     rows = np.array([10, 20, 250], np.uint8)[:, None, None]
     image = ImageInput(WindowedArray(rows, (2, 1), (2.0, 1.0)), Preprocess(), 1)
     assert image.whole().tolist() == [[[10], [20]]]
-
-
-def warnings_of_pixels(kind: str) -> list[str]:
-    """What is warned of for pixels of a type, by a model that was trained on two others."""
-    preprocess = Preprocess(pixel_types=("uint8", "uint16"))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
-    return [str(warning.message) for warning in caught]
-
-
-def test_pixels_of_a_type_that_training_has_not_seen_are_warned_of():
-    assert warnings_of_pixels("uint16") == []
-    (line,) = warnings_of_pixels("float32")
-    assert line.startswith("images hold float32 pixels, but the model was trained on uint8 and uint16")
-    assert line.endswith("store them like the training images")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) ->
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands, preprocess.place)
         if detail not in decoded:
             source = as_model_reads(image, preprocess)
-            decoded[detail] = decode_image(source, name, draft_for=preprocess)
+            decoded[detail] = decode_image(source, name, preprocess)
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))

@@ -126,15 +126,11 @@ def read_image(source: Readable, name: str = "image", box: Box | None = None) ->
         return _real_numbers(image.pixels(box), name)
 
 
-def decode_image(source: Readable, name: str, draft_for: Preprocess | None = None) -> WindowedArray:
-    """An image decoded as `read_image` does it, (H, W, C).
-
-    With `draft_for`, a JPEG file has no more detail than that preprocessing needs.
-    """
+def decode_image(source: Readable, name: str, preprocess: Preprocess) -> WindowedArray:
+    """An image decoded as `read_image` does it, (H, W, C); a JPEG file with no more detail than preprocessing needs."""
     with _decoding(source, name, "image") as image:
-        if draft_for:
-            image = image.drafted(draft_for)
-        return WindowedArray(_real_numbers(image.pixels(), name), image.size, image.extent)
+        drafted = image.drafted(preprocess)
+        return WindowedArray(_real_numbers(drafted.pixels(), name), drafted.size, drafted.extent)
 
 
 def _real_numbers(pixels: np.ndarray, name: str) -> np.ndarray:

@@ -104,7 +104,7 @@ class SegmentationDataset(Dataset):
             volume = VolumeInput.read(record["image"], self.preprocess, self.channels, name)
             target = self.reader.read_volume(record, volume.header, volume.size if fits else None)
             return volume.whole(), target
-        decoded = decode_image(record["image"], name, draft_for=self.preprocess)
+        decoded = decode_image(record["image"], name, self.preprocess)
         image = ImageInput(decoded, self.preprocess, self.channels, name)
         pixels = image.whole()
         target = self.reader.read(record, decoded.size, image.size if fits else None)

@@ -233,7 +233,7 @@ class MaskReader(TargetReader):
     ) -> Target:
         name = record["name"]
         source, reader = self.prepared(record["target"], name, whole=window is None)
-        has_colors = self.class_map is not None and self.class_map.has_colors
+        has_colors = reader.class_map is not None and reader.class_map.has_colors
         # the nearest pixels first: the fewer to look up
         with open_source(source, f"{name}: mask") as mask:
             check_sizes(name, image_size, mask.size)

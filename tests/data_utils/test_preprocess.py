@@ -134,7 +134,7 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     file = jpeg(size, orientation)
     whole = read_image(file)
     preprocess = Preprocess(scale=scale)
-    decoded = decode_image(file, "image", draft_for=preprocess)
+    decoded = decode_image(file, "image", preprocess)
     assert decoded.size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
     assert (decoded.array.size < 0.3 * whole.size) == exact

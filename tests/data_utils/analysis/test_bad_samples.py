@@ -39,7 +39,7 @@ def test_a_mask_that_changed_its_size_after_the_check_is_named(tmp_path):
 def undecodable(tmp_path, monkeypatch) -> DatasetInfo:
     """A data set none of whose images can be decoded any more."""
 
-    def decode_image(source: object, name: str, draft_for: Preprocess) -> None:
+    def decode_image(source: object, name: str, preprocess: Preprocess) -> None:
         raise ImageError(f"{name}: broken")
 
     monkeypatch.setattr("data_utils.loading.dataset.decode_image", decode_image)

@@ -137,9 +137,9 @@ def decoded_names(monkeypatch) -> list[str]:
     """Names of the images that are decoded whole."""
     names = []
 
-    def decode_image(source: object, name: str, draft_for: Preprocess) -> WindowedArray:
+    def decode_image(source: object, name: str, preprocess: Preprocess) -> WindowedArray:
         names.append(name)
-        return reader.decode_image(source, name, draft_for=draft_for)
+        return reader.decode_image(source, name, preprocess)
 
     monkeypatch.setattr("data_utils.loading.dataset.decode_image", decode_image)
     return names

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.image_io.dicom.headers import is_dicom
-from data_utils.image_io.formats import BandSource, PageFile, VolumeFile, format_remedy
+from data_utils.image_io.formats import BandSource, PageFile, VolumeFile, format_remedy, source_files
 from data_utils.image_io.places import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
-from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
+from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
 from data_utils.sources.dicom import LABEL, OTHER, SLICE, may_be_dicom, read_tree, series_of
 from data_utils.sources.folder import MASK_WORDS, files_below, is_readable, pairs_by_words
 from data_utils.sources.pictures import bands_in
+from data_utils.sources.places import as_model_reads
 from data_utils.sources.side_by_side import masks_among
 from data_utils.sources.volumes import read_spacing
 from runtime.console import counted, say
@@ -362,37 +363,44 @@ def _read_input(
     file: StemmedFile, files: Sequence[Path], output: Path, config: UNetConfig, output_format: PredictionFormat
 ) -> list[Job]:
     """The jobs of an input, one for each of its pages."""
-    first = files[0]
-    job = Job(image=first, size=None, output=output / file.stem, root=output)
-    volume = _volume_file(files, config.preprocess.spacing if config.dims == 3 else None)
-    if file.is_slice:
-        volume = VolumeFile(tuple(map(str, files)), is_series=True)
-        name = Path(os.path.commonpath(files))
-        job = replace(job, image=name, writes_segments=output_format.segments is not None)
-    if volume is not None:
+    job = Job(source=_source(file, files, config), size=None, output=output / file.stem, root=output)
+    if isinstance(job.source, VolumeFile):
         with suppress(DataError):  # of a header that cannot be read, which the job reports
-            header = read_volume_header(volume, str(first))
+            header = read_volume_header(job.source, job.name)
             job = replace(job, size=header.size, spacing=header.spacing)
-        return [replace(job, volume=volume)]
-    bands = None
-    if config.preprocess.bands:
-        bands = BandSource(tuple(map(str, files)), config.preprocess.bands)
-    pages = _page_sizes(files, bands)
-    if not pages:
-        return [replace(job, stored=bands)]
-    channels = _channels(first, config.in_channels) if len(pages) > 1 else {}
+        return [replace(job, writes_segments=file.is_slice and output_format.segments is not None)]
+    pages = _page_sizes(job.source, job.name)
+    channels = _channels(files[0], config.in_channels) if len(pages) > 1 else {}
     pages = [page for page in pages if not channels or page[0] in channels]
     jobs = []
     for number, (page, size) in enumerate(pages, start=1):
-        stored = channels.get(page) or _page_source(first, page, bands, config)
-        page_job = replace(job, size=size, page=page, stored=stored)
+        page_job = replace(job, source=channels.get(page) or job.source._replace(page=page), size=size)
         if len(pages) > 1:
             page_job = replace(page_job, output=job.output.with_name(f"{job.output.name}_{number:04}"))
-        grid = read_grid(str(first), page) if output_format.writes_rasters else None
+        grid = read_grid(str(files[0]), page) if output_format.writes_rasters else None
         if grid is not None:
             page_job = replace(page_job, place=grid.place)
         jobs.append(page_job)
-    return jobs
+    return jobs or [job]
+
+
+def _source(file: StemmedFile, files: Sequence[Path], config: UNetConfig) -> PageFile | BandSource | VolumeFile:
+    """The source of an input, as the model reads it.
+
+    To a model of volumes, .npy and TIFF files are stacks, of the spacing of the model unless a spacing.json beside or
+    above them says another.
+    """
+    paths = tuple(map(str, files))
+    spacing = config.preprocess.spacing if config.dims == 3 else None
+    if file.is_slice:
+        return VolumeFile(paths, is_series=True)
+    if is_volume(files[0]):
+        return VolumeFile(tuple(sorted(paths, key=str.lower)))
+    if spacing is not None and paths[0].lower().endswith(STACK_SUFFIXES):
+        return VolumeFile(paths, read_spacing(files[0].parent) or spacing)
+    source = as_model_reads(PageFile(paths[0]) if len(paths) == 1 else BandSource(paths), config.preprocess)
+    assert isinstance(source, PageFile | BandSource)
+    return source
 
 
 def _channels(file: Path, count: int) -> dict[int, PageFile]:
@@ -404,39 +412,13 @@ def _channels(file: Path, count: int) -> dict[int, PageFile]:
     return images if all(len(image.more_channels) == count - 1 for image in images.values()) else {}
 
 
-def _page_source(file: Path, page: int, bands: BandSource | None, config: UNetConfig) -> BandSource | PageFile | None:
-    """The source that the model reads instead of a page of the file; None if it reads the page."""
-    if bands is not None:
-        return bands._replace(page=page)
-    if not config.preprocess.place and is_tiff(file):
-        return PageFile(str(file), page, reads_place=False)
-    return None
-
-
-def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tuple[int, tuple[int, int]]]:
+def _page_sizes(source: PageFile | BandSource, name: str) -> Sequence[tuple[int, tuple[int, int]]]:
     """The number and the size (H, W) of each page of an image; empty if its header cannot be read."""
-    first = files[0]
+    files = source_files(source)
     try:
-        if is_tiff(first) and len(files) == 1:
-            return tiff_pages(first)
-        source: Path | BandSource = first
-        if bands is not None and len(files) > 1:
-            source = bands
-        size, _ = read_header(source, str(first))
+        if len(files) == 1 and is_tiff(files[0]):
+            return tiff_pages(Path(files[0]))
+        size, _ = read_header(source, name)
     except DataError:
         return []
     return [(0, size)]
-
-
-def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
-    """The files of a volume, or a stack if the model takes volumes; None for an image.
-
-    Args:
-        stack_spacing: for a model of volumes, the spacing (z, y, x) in mm of .npy and TIFF files, which are stacks; a
-            spacing.json beside or above a file overrides it.
-    """
-    if is_volume(files[0]):
-        return VolumeFile(tuple(sorted(map(str, files), key=str.lower)))
-    if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
-        return None
-    return VolumeFile((str(files[0]),), read_spacing(files[0].parent) or stack_spacing)

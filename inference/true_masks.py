@@ -174,9 +174,7 @@ class TruthFolder:
         if not isinstance(mask, PageFile):
             return mask
         if not (self.config.preprocess.place or self.config.preprocess.bands):
-            if is_tiff(mask.path):
-                return PageFile(str(mask.path), mask.page, reads_place=False)
-            return mask
+            return mask._replace(reads_place=False)
         if mask.page or job.place is None or not job.size:
             return mask
         path = str(mask.path)

@@ -1,12 +1,13 @@
 """Jobs: an input each, and the paths of its outputs."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import BandSource, PageFile, PointSource, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, PointSource, RenderedMask, VolumeFile, source_files
 from data_utils.image_io.places import Place
 from data_utils.image_io.volume_formats import Spacing
 
@@ -33,32 +34,47 @@ class Job:
     """An input and the files of its prediction: an image, a raster, which has a place, or a volume.
 
     Args:
-        image: its file, or the first one of several.
+        source: the page, the bands or the volume that the model reads.
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
         root: the folder of all outputs; None for the folder of `output`.
         truth: its true mask, or its true points, if there are some.
         named: the file of its mask, if the user has named it.
-        page: the page of its file, of an image.
-        stored: the source that the model reads instead of the whole file: its bands, or the file as a picture.
         place: the place of a georeferenced image, whose outputs are georeferenced too.
-        volume: the files of a volume: one, or one for each channel.
         spacing: (z, y, x) in mm, of a volume.
         writes_segments: whether its mask is a DICOM segmentation, which holds all classes.
     """
 
-    image: Path
+    source: PageFile | BandSource | VolumeFile
     size: tuple[int, ...] | None
     output: Path
     root: Path | None = None
     truth: MaskFile | PointSource | None = field(default=None, compare=False)  # it may hold dictionaries and arrays
     named: Path | None = None
-    page: int = 0
-    stored: BandSource | PageFile | None = None
     place: Place | None = None
-    volume: VolumeFile | None = None
     spacing: Spacing | None = None
     writes_segments: bool = False
+
+    @property
+    def volume(self) -> VolumeFile | None:
+        """The files of a volume: one, one for each channel, or those of a series; None for an image."""
+        return self.source if isinstance(self.source, VolumeFile) else None
+
+    @property
+    def page(self) -> int:
+        """The page of its file."""
+        return 0 if isinstance(self.source, VolumeFile) else self.source.page or 0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are read."""
+        return source_files(self.source)
+
+    @property
+    def image(self) -> Path:
+        """Its file, the first one of several, or the folder of a series."""
+        is_series = self.volume is not None and self.volume.is_series
+        return Path(os.path.commonpath(self.files) if is_series else self.files[0])
 
     @property
     def name(self) -> str:
@@ -70,22 +86,6 @@ class Job:
         if not self.page:
             return ""
         return f" page {self.page + 1}"
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that are read."""
-        if self.volume is not None:
-            return self.volume.paths
-        if isinstance(self.stored, BandSource):
-            return self.stored.paths
-        return (str(self.image),)
-
-    @property
-    def source(self) -> Path | BandSource | PageFile:
-        """The source of an image."""
-        if self.stored is None and self.page:
-            return PageFile(str(self.image), self.page)
-        return self.stored or self.image
 
     @property
     def pixels(self) -> int:

@@ -88,7 +88,7 @@ def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does
 def picture_job(folder: Path, **options) -> Job:
     """The job of a picture that is there."""
     touch(folder, "a.png")
-    return Job(image=folder / "a.png", size=(3, 4), output=folder / "out" / "a", **options)
+    return Job(source=PageFile(folder / "a.png"), size=(3, 4), output=folder / "out" / "a", **options)
 
 
 @pytest.mark.parametrize("name", ["truth.png", "gone.png"], ids=["no picture", "not there"])

@@ -292,9 +292,8 @@ def jobs_of(file: Path, **options: Any) -> list[Job]:
 def test_pages_are_images_that_are_numbered_from_one(stack_file):
     jobs = jobs_of(stack_file)
     assert [job.output.name for job in jobs] == ["s_0001", "s_0002", "s_0003"]
-    assert [job.page for job in jobs] == [0, 1, 2]
     assert [job.size for job in jobs] == [(4, 5)] * 3
-    assert [job.stored for job in jobs] == [None] * 3
+    assert [job.source for job in jobs] == [PageFile(str(stack_file), page) for page in range(3)]
 
 
 @pytest.mark.parametrize("name", ["s.tif", "S.TIF"])

@@ -13,7 +13,7 @@ from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
 from inference.requested_outputs import RequestedOutputs
@@ -90,7 +90,7 @@ def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten_or_its_image
 
 def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
     place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    job = Job(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 3), output=tmp_path / "out", place=place)
     for name in ("a.tif", "out.tif", "out.probabilities.tif"):
         write_at(tmp_path / name, 100)
     assert new_writer().is_finished(job)
@@ -98,7 +98,7 @@ def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
     files = (str(tmp_path / "a_0.nii"), str(tmp_path / "a_1.nii"))
-    volume = Job(image=tmp_path / "a_0.nii", size=(2, 3), output=tmp_path / "a", volume=VolumeFile(files))
+    volume = Job(source=VolumeFile(files), size=(2, 3), output=tmp_path / "a")
     for name, seconds in (("a_0.nii", 100), ("a_1.nii", 300), ("a.nii.gz", 200), ("a.probabilities.nii.gz", 300)):
         write_at(tmp_path / name, seconds)
     assert not new_writer().is_finished(volume)

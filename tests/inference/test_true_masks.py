@@ -45,9 +45,8 @@ def stems(*names: str) -> list[Path]:
 def pages_of(name: str, pages: int = 1, image: Path | None = None) -> list[Job]:
     """The jobs of all pages of an image, whose outputs are numbered if there are several."""
     names = [name] if pages == 1 else [f"{name}_{number:04}" for number in range(1, pages + 1)]
-    return [
-        Job(image=image or Path(f"{name}.tif"), size=None, output=Path("out", stem), root=Path("out")) for stem in names
-    ]
+    source = PageFile(image or f"{name}.tif")
+    return [Job(source=source, size=None, output=Path("out", stem), root=Path("out")) for stem in names]
 
 
 def find(masks, name: str, number: int = 0, pages: int = 1, image: Path | None = None) -> MaskFile | None:
@@ -326,25 +325,23 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
         for _ in range(2):
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
     jobs = pages_of("s", 2)
-    inputs = [[replace(job, size=(3, 4), page=page, place=PLACE) for page, job in enumerate(jobs)]]
+    inputs = [[replace(job, source=PageFile("s.tif", page), size=(3, 4), place=PLACE) for page, job in enumerate(jobs)]]
     first, second = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
     pictures = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
-    assert [job.truth for job in pictures] == [
-        PageFile(str(tmp_path / "s.tif"), page, reads_place=False) for page in (0, 1)
-    ]
+    assert [job.truth for job in pictures] == [PageFile(tmp_path / "s.tif", page, reads_place=False) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
     truth = truth_in(TruthFolder(tmp_path, UNetConfig(), CLASSES, ""), "s_0002")
-    assert truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
+    assert truth == PageFile(tmp_path / "s_0002.tif", reads_place=False)
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    jobs = [replace(job, page=page) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
+    jobs = [replace(job, source=PageFile("s.tif", page)) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
     scored = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths([jobs])
     assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
@@ -352,7 +349,7 @@ def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_p
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     (job,) = pages_of("v")
-    inputs = [[replace(job, size=(2, 3, 4), volume=VolumeFile(("v.tif",)))]]
+    inputs = [[replace(job, size=(2, 3, 4), source=VolumeFile(("v.tif",)))]]
     (scored,) = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
     assert scored.truth == VolumeFile((str(tmp_path / "v.tif"),), grid_of=VolumeFile(("v.tif",)))
 

@@ -105,7 +105,9 @@ def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_pa
     work = prepare_work(replace(args, truth=tmp_path / "truth", mask_suffix="_x"), predictor, writer)
     assert work.batches == [work.jobs]
     assert work.finished_jobs == {*work.jobs}
-    assert [job.truth for job in work.jobs] == [PageFile(tmp_path / "truth" / f"{name}_x.png") for name in "ab"]
+    assert [job.truth for job in work.jobs] == [
+        PageFile(tmp_path / "truth" / f"{name}_x.png", reads_place=False) for name in "ab"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.reader import open_source
 from inference import Predictor
 from inference.predict_settings import PredictSettings, parse_args
@@ -38,7 +38,7 @@ def touch(folder: Path, *names: str) -> None:
 
 def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 3)) -> Job:
     """The job of an image that is not written."""
-    return Job(image=folder / f"{name}.tif", size=size, output=folder / "out" / name, root=folder / "out")
+    return Job(source=PageFile(folder / f"{name}.tif"), size=size, output=folder / "out" / name, root=folder / "out")
 
 
 def volume_job(folder: Path, truth: Path | None) -> Job:
@@ -46,11 +46,10 @@ def volume_job(folder: Path, truth: Path | None) -> Job:
     image = write_volume(folder / "image.nii", np.zeros((3, 4, 5), np.float32))
     volume = VolumeFile((str(image),))
     return Job(
-        image=image,
+        source=volume,
         size=(3, 4, 5),
         output=folder / "out" / "image",
         truth=truth and VolumeFile((str(truth),), (2.0, 1.0, 1.0), grid_of=volume),
-        volume=volume,
     )
 
 

@@ -26,7 +26,7 @@ def tilted_volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> J
     nibabel.save(nibabel.Nifti1Image(np.zeros((size[1], size[2], size[0]), np.float32), TILTED), image)
     volume = VolumeFile((str(image),))
     header = read_volume_header(volume, "v")
-    return Job(image=image, size=header.size, output=folder / "out" / "v", volume=volume)
+    return Job(source=volume, size=header.size, output=folder / "out" / "v")
 
 
 def write_object_table(file: Path, *rows: tuple[int, str, tuple[int, int, int, int]]) -> Path:

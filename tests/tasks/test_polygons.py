@@ -20,6 +20,7 @@ from support.launches import predict
 from support.rasters import UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.places import Place
 from inference import predictor as predictor_module
 from inference.requested_outputs import check_polygons
@@ -56,7 +57,7 @@ def signed_area(ring):
 
 def outlined(folder, mask, place=IN_PIXELS):
     """Number and rings of the areas of a mask."""
-    job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
+    job = Job(source=PageFile("a.tif"), size=mask.shape, output=folder / "a", place=place)
     image = PredictedImage(job, mask.shape, Prediction(mask))
     properties = [{"number": number} for number in range(1, mask.max() + 1)]
     save_polygons(image, ".geojson", [Areas(mask.astype(np.int32), properties)])
@@ -235,7 +236,7 @@ def test_points_have_no_polygons():
         check_polygons(points)
 
 
-SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
+SMALL = Job(source=PageFile("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])

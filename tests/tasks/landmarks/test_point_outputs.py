@@ -16,6 +16,7 @@ from support.points import certainties, landmarks
 from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.point_states import ABSENT, PRESENT
@@ -204,7 +205,10 @@ def test_points_of_an_only_image_are_not_written_twice(tmp_path, written_jobs):
 
 def test_points_of_pages_stand_in_one_table_by_their_page(tmp_path):
     job = image_job(tmp_path, "a", (30, 40))
-    pages = [replace(job, page=page, output=job.output.with_name(f"a_{page}")) for page in (0, 1)]
+    pages = []
+    for page in (0, 1):
+        source = PageFile("a.tif", page)
+        pages.append(replace(job, source=source, output=job.output.with_name(f"a_{page}")))
     for page_job in pages:
         write_at(PointFormat(landmarks("long", "pixels")), page_job, 7.0)
     assert joined_table(tmp_path, pages).images == ("a.tif", "a.tif page 2")

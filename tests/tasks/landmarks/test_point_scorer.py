@@ -11,6 +11,7 @@ import pytest
 from support.points import landmarks, point_table
 from support.prediction import image_job, score_labels
 
+from data_utils.image_io.formats import PageFile
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.points.files import content
 from inference.true_points import with_true_points
@@ -45,7 +46,7 @@ def row_of(job: Job) -> int:
 
 
 def image_at(folder: Path, path: str) -> Job:
-    return replace(image_job(folder), image=folder / path)
+    return replace(image_job(folder), source=PageFile(folder / path))
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_points_are_the_truth_of_one_image(tmp_path):
 def test_true_points_are_found_where_a_relative_path_leaves_out_the_folder(tmp_path, noses, monkeypatch):
     (tmp_path / "day2").mkdir()
     monkeypatch.chdir(tmp_path / "day2")
-    (job,) = with_truths([replace(image_job(tmp_path), image=Path("a.png"))], noses, TASK)
+    (job,) = with_truths([replace(image_job(tmp_path), source=PageFile("a.png"))], noses, TASK)
     assert row_of(job) == 1
 
 

@@ -27,6 +27,7 @@ from support.written_files import (
     write_object_table,
 )
 
+from data_utils.image_io.formats import PageFile
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import MASK, PROBABILITIES, Job
@@ -143,7 +144,7 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
 
 @pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
 def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
-    job = Job(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 2), output=tmp_path / "out", place=PLACE)
     numbers = np.array([[0, 1], [2, objects]])
     write_mask(job, numbers, objects, np.array([[True, False], [False, False]]))
     written = tifffile.imread(tmp_path / "out.tif")
@@ -160,7 +161,7 @@ def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.nd
 
 
 def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_known(tmp_path):
-    job = Job(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(6, 4), output=tmp_path / "out", place=PLACE)
     logits, expected = random_logits(job.size, seed=0)
     missing = np.zeros((6, 4), bool)
     missing[0, 3] = missing[4, 1] = True

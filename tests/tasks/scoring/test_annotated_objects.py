@@ -16,6 +16,7 @@ from support.prediction import true_labels
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import PageFile
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from inference.true_masks import TruthFolder
@@ -36,7 +37,7 @@ NAMES = ("a.png", "b.png", "c.png")
 
 def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | None:
     """The true objects of the image `name`, given the model's classes of objects."""
-    job = Job(image=Path(name), size=None, output=Path("out", name), root=Path("out"))
+    job = Job(source=PageFile(name), size=None, output=Path("out", name), root=Path("out"))
     try:
         return TruthFolder(folder, UNetConfig(), ObjectFormat(("nothing", *objects))).with_truths([[job]])[0].truth
     except DataError as error:

@@ -120,7 +120,7 @@ def scored(folder: Path, truth: tuple[int, int]) -> Score:
     labels = np.zeros((4, 6), np.uint8)
     labels[:2] = 1
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    job = Job(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
+    job = Job(source=PageFile(folder / "a.tif"), size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
     return score_labels(output_format, Classes(("a", "b")), job, labels)
 
 
@@ -138,6 +138,8 @@ def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
 
 
 def test_a_true_mask_that_is_gone_is_named(tmp_path):
-    job = Job(image=tmp_path / "a.tif", size=(4, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png"))
+    job = Job(
+        source=PageFile(tmp_path / "a.tif"), size=(4, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png")
+    )
     with pytest.raises(DataError, match=r"truth\.png"):
         score_labels(ClassFormat(CLASSES), TASK, job, np.zeros((4, 6), np.uint8))

@@ -127,28 +127,21 @@ class FoundObjects:
         return objects
 
 
-def find_objects(packed: np.ndarray, task: "Objects") -> list[DetectedObject]:
-    """The objects in packed pixels (*spatial) int32, in the order of their numbers.
+def find_objects(packed: np.ndarray, variants: Sequence["Objects"]) -> list[tuple[np.ndarray, list[DetectedObject]]]:
+    """The labels and the objects, in the order of their numbers, in packed pixels (*spatial) int32, for some tasks.
 
-    They are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
+    Labels hold number and class, as `pack_labels` makes them; the first ones take the place of the packed pixels.
+
+    Args:
+        variants: tasks that differ in their peaks only, smaller ones first.
     """
-    objects = FoundObjects(packed, task)
-    for (pieces,) in _separate(packed, task.smallest, [task.peak]):
-        for piece in pieces:
-            objects.add(piece)
-    return objects.finish()
-
-
-def label_variants(packed: np.ndarray, tasks: Sequence["Objects"]) -> list[np.ndarray]:
-    """The labels of `find_objects` for each of some tasks that differ in their peaks only, smaller ones first."""
-    variants = [FoundObjects(np.zeros_like(packed), task) for task in tasks]
-    for pieces_by_peak in _separate(packed, tasks[0].smallest, [task.peak for task in tasks]):
-        for objects, pieces in zip(variants, pieces_by_peak, strict=True):
+    labels = [packed, *(np.zeros_like(packed) for _ in variants[1:])]
+    found = list(map(FoundObjects, labels, variants))
+    for pieces_by_peak in _separate(packed, variants[0].smallest, [task.peak for task in variants]):
+        for objects, pieces in zip(found, pieces_by_peak, strict=True):
             for piece in pieces:
                 objects.add(piece)
-    for objects in variants:
-        objects.finish()
-    return [objects.labels for objects in variants]
+    return [(objects.labels, objects.finish()) for objects in found]
 
 
 def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterator[list[Iterator[Piece]]]:

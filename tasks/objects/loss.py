@@ -11,10 +11,9 @@ from torch import Tensor
 from data_utils.target import Target
 from runtime.device import full_precision
 from runtime.errors import SettingsError
-from tasks.classes.decode import class_entropy, most_likely
-from tasks.classes.loss import Classes
+from tasks.classes.loss import Classes, class_entropy, most_likely
 from tasks.classes.target import ClassTarget
-from tasks.objects.decode import DetectedObject, find_objects, label_variants, pack_pixels
+from tasks.objects.decode import DetectedObject, find_objects, pack_pixels
 from tasks.objects.labels import LEVELS, PEAK, label_numbers
 from tasks.objects.scores import SUMS, ObjectScores
 from tasks.objects.target import ObjectTarget, RenderedObjects, normalized_depth
@@ -115,11 +114,11 @@ class Objects(Task):
 
     def labels_and_objects(self, decoded: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
         """Labels as `pack_labels` makes them, and the objects."""
-        return decoded, find_objects(decoded, self)
+        return find_objects(decoded, [self])[0]
 
     def labels_of_variants(self, decoded: Tensor) -> list[Tensor]:
-        labels = label_variants(decoded[0].cpu().numpy(), self.variants)
-        return [torch.from_numpy(own).to(decoded.device)[None] for own in labels]
+        found = find_objects(decoded[0].cpu().numpy(), self.variants)
+        return [torch.from_numpy(labels).to(decoded.device)[None] for labels, _ in found]
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
         return label_numbers(labels)

@@ -96,7 +96,8 @@ class ObjectReader(MaskReader):
         if len(values) == 1 and not is_drawn(first):
             key = records.digest and digest("pieces of masks", records.digest, reader.key)
             reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
-        return reader.with_records(records)
+        key = records.digest and digest("shapes of objects", records.digest, reader.key)
+        return replace(reader, **load_or_compute(key, partial(object_shapes, records, reader)))
 
     def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> "ObjectReader":
         counted_values: Counter[int] = Counter()
@@ -112,11 +113,6 @@ class ObjectReader(MaskReader):
         if self.outside != IGNORE_INDEX:
             background += sum(counted_values.values())
         return replace(self, class_pixels=(background, *class_pixels))
-
-    def with_records(self, records: Records) -> "ObjectReader":
-        """The reader that also knows the least size of objects and whether they have holes, from some masks."""
-        key = records.digest and digest("shapes of objects", records.digest, self.key)
-        return replace(self, **load_or_compute(key, partial(object_shapes, records, self)))
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
@@ -298,22 +294,17 @@ def object_shapes(records: Records, reader: ObjectReader) -> dict[str, Any]:
 
     The smallest size is half the size that nearly all objects exceed.
     """
+    from scipy.ndimage import find_objects
+
     sizes: list[int] = []
     hollow_objects = 0
     for ids in _sampled_ids(records, reader):
-        for is_object in boxed_objects(ids):
+        numbers = close_gaps(ids)
+        for number, box in enumerate(find_objects(numbers), 1):
+            is_object = numbers[box] == number
             sizes.append(int(is_object.sum()))
             hollow_objects += has_hole(is_object)
     if not sizes:
         return {"smallest": 1, "fills_holes": False}
     smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL_PERCENT)))
     return {"smallest": smallest, "fills_holes": hollow_objects <= FEW_HOLES * len(sizes)}
-
-
-def boxed_objects(ids: np.ndarray) -> Iterator[np.ndarray]:
-    """The pixels of each object in its own box, bool."""
-    from scipy.ndimage import find_objects
-
-    numbers = close_gaps(ids)
-    for number, box in enumerate(find_objects(numbers), 1):
-        yield numbers[box] == number

@@ -1,7 +1,7 @@
 """Tiles give what the whole image gives, proved in float64, or are blended and say so.
 
 Modules: inference/tiling/receptive_field.py, inference/tiling/resizing.py,
-inference/tiling/stream.py, inference/tiling/planning.py, tasks/classes/decode.py.
+inference/tiling/stream.py, inference/tiling/planning.py, tasks/classes/loss.py.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from inference.tiling.stream import stream_logits
 from runtime.errors import SettingsError
-from tasks.classes.decode import most_likely
+from tasks.classes.loss import most_likely
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
 

@@ -1,6 +1,6 @@
 """predict.py --uncertainty and the calibration in metrics.json, against the probabilities that it writes.
 
-Modules: tasks/prediction.py, tasks/classes/decode.py, tasks/prediction_files.py.
+Modules: tasks/prediction.py, tasks/classes/loss.py, tasks/prediction_files.py.
 """
 
 import json

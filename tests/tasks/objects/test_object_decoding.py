@@ -13,7 +13,6 @@ from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
 from tasks.objects.decode import (
     find_objects,
-    label_variants,
     pack_pixels,
     separate_objects,
     unpack_pixels,
@@ -33,9 +32,7 @@ def noisy_pixels(size: tuple[int, ...], seed: int) -> np.ndarray:
 
 def decode(packed: np.ndarray, **rules):
     """Labels and objects; `rules` are those of the task."""
-    labels = packed.astype(np.int32)
-    objects = find_objects(labels, Objects(**rules))
-    return labels, objects
+    return find_objects(packed.astype(np.int32), [Objects(**rules)])[0]
 
 
 def pixels_of(ids) -> np.ndarray:
@@ -202,7 +199,7 @@ def test_variants_are_the_objects_of_each_peak(rules):
     packed = noisy_pixels((90, 70), seed=2)
     task = Objects(tried_peaks=PEAKS, **rules)
     counts = []
-    for labels, peak in zip(label_variants(packed.copy(), task.variants), PEAKS, strict=True):
+    for (labels, _), peak in zip(find_objects(packed.copy(), task.variants), PEAKS, strict=True):
         expected, objects = decode(packed, peak=peak, **rules)
         np.testing.assert_array_equal(labels, expected)
         counts.append(len(objects))

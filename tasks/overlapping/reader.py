@@ -39,20 +39,21 @@ class OverlapReader(LabelReader):
     Classes that an image is not labeled for are unknown everywhere in it.
 
     Args:
-        names: the classes, in the order of their bits.
-        values: the mask values of each class in the data set.
+        class_names: in the order of their bits.
+        class_values: the mask values of each class in the data set.
         shares: the share of each class in the known pixels; empty until pixels are counted.
         overlap: the share of pixels with several classes among the pixels with any.
         sides: how the classes behave in the mirror; None if only a model is known.
     """
 
-    names: tuple[str, ...]
-    values: tuple[tuple[MaskValue, ...], ...] = ()
+    class_names: tuple[str, ...] = ()
+    class_values: tuple[tuple[MaskValue, ...], ...] = ()
     shares: tuple[float, ...] = ()
     overlap: float = 0.0
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
+    background = None  # pixels of no class have no bit
 
     @classmethod
     def from_records(
@@ -67,22 +68,9 @@ class OverlapReader(LabelReader):
         return cls(names, tuple(map(tuple, values.values())), sides=find_sides(names, config.swap))
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.names
-
-    @property
-    def class_values(self) -> Sequence[Sequence[MaskValue]]:
-        return self.values
-
-    @property
-    def background(self) -> None:
-        """There is no background class: pixels of no class have no bit."""
-        return None
-
-    @property
     def all_bits(self) -> np.int32:
         """The bits of all classes."""
-        return np.int32(2 ** len(self.names) - 1)
+        return np.int32(2 ** len(self.class_names) - 1)
 
     def labeled_bits(self, labeled_for: LabelSet | None) -> np.int32:
         """The bits of the classes that an image is labeled for."""
@@ -105,7 +93,7 @@ class OverlapReader(LabelReader):
         truth, unknown, counts = map(np.concatenate, zip(*parts, strict=True))
         class_pixels: list[int] = []
         shares: list[float] = []
-        for bit in range(len(self.names)):
+        for bit in range(len(self.class_names)):
             class_pixels.append(int(counts[truth >> bit & 1 == 1].sum()))
             shares.append(class_pixels[bit] / max(1, int(counts[unknown >> bit & 1 == 0].sum())))
         # taking 1 away leaves a bit only where there are two
@@ -119,7 +107,7 @@ class OverlapReader(LabelReader):
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Overlapping:
         weights = class_weight_tensor(class_weights, self.class_pixels)
-        return Overlapping(self.names, loss, weights, self.class_partners, self.mirrors)
+        return Overlapping(self.class_names, loss, weights, self.class_partners, self.mirrors)
 
     @property
     def key(self) -> tuple:
@@ -128,7 +116,7 @@ class OverlapReader(LabelReader):
 
     @property
     def identity(self) -> list[str]:
-        return list(self.names)
+        return list(self.class_names)
 
     def target_from_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
         return self.target_from_volume(values, name)
@@ -153,16 +141,16 @@ class OverlapReader(LabelReader):
     @property
     def class_partners(self) -> tuple[int, ...]:
         """For each class, the class that it becomes in the mirror."""
-        return tuple(range(len(self.names))) if self.sides is None else self.sides.partners
+        return tuple(range(len(self.class_names))) if self.sides is None else self.sides.partners
 
     def mirror(self, target: Target) -> Target:
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def to_preprocess(self) -> ClassFields:
-        return {"class_names": self.names}
+        return {"class_names": self.class_names}
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
-        scores = Overlapping(self.names).new_scores(1)
+        scores = Overlapping(self.class_names).new_scores(1)
         for record in records:
             values = decode_mask(record["target"], record["name"]).values
             back = self.target_from_mask(resize_back(values, scale), record["name"])
@@ -172,7 +160,7 @@ class OverlapReader(LabelReader):
         return scores.comparison
 
     def describe_classes(self) -> str:
-        text = f"classes that may overlap {', '.join(self.names)}"
+        text = f"classes that may overlap {', '.join(self.class_names)}"
         if self.overlap:
             text += f" ({self.overlap:.1%} of their pixels have several)"
         return text
@@ -184,7 +172,7 @@ class OverlapReader(LabelReader):
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]
-        for name, share in zip(self.names, self.shares, strict=True):
+        for name, share in zip(self.class_names, self.shares, strict=True):
             lines.append(f"  {100 * share:7.3f} %  {name}")
         lines.append(f"  {100 * self.overlap:7.3f} %  of the pixels of any class have several")
         return lines
@@ -265,7 +253,7 @@ class RegionReader(OverlapReader):
         assert self.class_map is not None
         indices: set[int] = set()
         for index in classes:
-            for value in self.values[index]:
+            for value in self.class_values[index]:
                 label = self.class_map.index_of(value)
                 assert label is not None  # regions hold values of the masks
                 indices.add(label)
@@ -273,7 +261,7 @@ class RegionReader(OverlapReader):
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
         weights = class_weight_tensor(class_weights, self.class_pixels)
-        return Regions(self.names, loss, weights, self.class_partners, self.mirrors, self.regions)
+        return Regions(self.class_names, loss, weights, self.class_partners, self.mirrors, self.regions)
 
     @property
     def key(self) -> tuple:
@@ -291,7 +279,7 @@ class RegionReader(OverlapReader):
 
     def to_preprocess(self) -> ClassFields:
         return {
-            "class_names": self.names,
+            "class_names": self.class_names,
             "class_values": tuple(region.values[0] for region in self.regions),
             "ignore_value": self.ignored[0] if self.ignored else None,
             "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),

@@ -51,7 +51,7 @@ def test_a_mask_for_each_class_is_found_in_any_layout(tmp_path, layout, names):
     info = load_info(tmp_path)
     assert info.config.task == "overlapping"
     assert info.warnings == ()
-    assert info.reader.names == names
+    assert info.reader.class_names == names
     masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
     for record in [*info.train.records, *info.val.records]:
         target = info.reader.read(record, SIZE)
@@ -305,7 +305,7 @@ def test_objects_keep_what_lies_below_others_and_without_the_task_are_classes_of
     info = load_info(tmp_path, task="overlapping")
     assert exclusive.config.task == "classes"
     assert info.train.records.metadata.task == "overlapping"
-    assert info.reader.names == ("car", "wheel")
+    assert info.reader.class_names == ("car", "wheel")
     car, wheel = planes(info.reader.read(info.train.records[0], SIZE).truth, 2)
     assert (car & wheel).sum() >= 6 * 8
     filled = np.zeros(SIZE, bool)

@@ -39,7 +39,7 @@ def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
     info = load_info(tmp_path)
     assert info.config.task == "overlapping"
     assert info.train.records.dims == 3
-    assert info.reader.names == (("class 1", "class 2") if by_channel else ("inner", "whole"))
+    assert info.reader.class_names == (("class 1", "class 2") if by_channel else ("inner", "whole"))
     record = info.train.records[0]
     _, header = read_volume(record["image"], record["name"])
     target = info.reader.read_volume(record, header)

@@ -117,7 +117,7 @@ def overlaps(tmp_path_factory):
     folder = tmp_path_factory.mktemp("overlaps")
     write_overlaps(folder, 6, seed=0)
     plain = load_info(folder)
-    first, second, third = plain.reader.names
+    first, second, third = plain.reader.class_names
     rows = [f"{number:02},{(f'{second};{third}', first)[number % 2]}" for number in range(6)]
     (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
     return plain, load_info(folder)

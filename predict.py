@@ -24,7 +24,7 @@ from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
-from inference.report import ScoredImage, print_scores
+from inference.report import print_scores
 from inference.requested_outputs import RequestedOutputs, request_outputs
 from inference.work import prepare_work
 from runtime.console import say, say_error, track
@@ -113,7 +113,6 @@ def main() -> None:
 
     # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
     scores = predictor.task.new_scores(1)
-    scored: list[ScoredImage] = []
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, requested, work.finished_jobs)
     image_count = sum(len(batch) for batch in batches)
@@ -124,22 +123,19 @@ def main() -> None:
                 is_written = isinstance(result, ScoreError) or job in work.finished_jobs
                 failures.append(Failure(line, is_written, has_mask=output_format.mask_file(job).exists()))
             elif result is not None:
-                scores.merge(result.scores)
-                scored.append(ScoredImage({"image": job.name} | result.entry, result.boundary, result.areas))
+                scores.merge(result)
 
     # 5. Report: the scores of all processes, and a line for each failed file
     problems: list[str] = []
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))
-    scored = gather_object(scored)
-    scores_by_process = gather_object([scores])
-    scores = predictor.task.new_scores(1)
-    for process_scores in scores_by_process:
+    scores, *others = gather_object([scores])
+    for process_scores in others:
         scores.merge(process_scores)
     if accelerator.is_main_process:
         report = None
-        if args.truth and scored:
-            report = print_scores(scores, predictor.task.compared_by, scored)
+        if scores.entries:
+            report = print_scores(scores)
         has_old_masks = any(failure.has_mask and not failure.is_written for failure in failures)
         are_all_new = args.file is None and args.overwrite and not has_old_masks
         problems = write_files_of_all(args, work.jobs, requested, report, is_complete=are_all_new)

@@ -22,7 +22,7 @@ from tasks.job import OVERLAY, Job
 from tasks.prediction import PredictedImage
 from tasks.prediction_files import OVERLAY_LEVEL
 from tasks.prediction_format import MaskFormat, PredictionFormat
-from tasks.scoring.masks import Score
+from tasks.task import Scores
 from unet.config import UNetConfig
 
 MAX_PIXELS = 40_000_000
@@ -45,7 +45,7 @@ class PagePipeline(PredictionPipeline):
 
     labels: np.ndarray
 
-    def finish(self, image: PredictedImage) -> Score | None:
+    def finish(self, image: PredictedImage) -> Scores | None:
         self.labels = image.prediction.labels
         return super().finish(image)
 

@@ -23,12 +23,13 @@ from tasks.drawing import to_rgb
 from tasks.job import Job
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import read_missing
-from tasks.scoring.masks import Score, ScoreError
+from tasks.scoring.masks import ScoreError
+from tasks.task import Scores
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 REMEDY = "give --tile-size {}, or a smaller one than before"
 ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed
-Finish = Callable[[], Score | None]  # writes and scores a job that is computed
+Finish = Callable[[], Scores | None]  # writes and scores a job that is computed
 
 
 class PredictionPipeline:
@@ -44,8 +45,8 @@ class PredictionPipeline:
         self.output_format = requested.output_format
         self.finished_jobs = finished_jobs
 
-    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Score | Exception | None]]:
-        """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
+    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Scores | Exception | None]]:
+        """Each job as it is done, with its scores if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return run_pipeline(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
@@ -72,8 +73,8 @@ class PredictionPipeline:
                 return self._compute_images([(job, inputs) for job, inputs in batch if inputs is not None])
             if first.volume is not None:
                 return [self._compute_volume(first)]
-            score = self._predict_in_windows(first)
-            return [lambda: score]
+            scores = self._predict_in_windows(first)
+            return [lambda: scores]
 
     def _compute_images(self, images: list[tuple[Job, NetworkInputs]]) -> list[Finish]:
         logits = self.predictor.logits_of_batch([inputs for _, inputs in images])
@@ -82,7 +83,7 @@ class PredictionPipeline:
             finishes.append(partial(self._finish_image, job, inputs, image_logits))
         return finishes
 
-    def _finish_image(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Score | None:
+    def _finish_image(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Scores | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = inputs.size[0]
         if logits.is_cpu:
@@ -96,7 +97,7 @@ class PredictionPipeline:
             prediction = self._decode(job, inputs.size, iter(strips))
             return self.finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
-    def _predict_in_windows(self, job: Job) -> Score | None:
+    def _predict_in_windows(self, job: Job) -> Scores | None:
         """Predict, write and score an image that may be too large for memory."""
         with open_source(job.source) as picture:
             if not picture.decodes_windows:
@@ -132,7 +133,7 @@ class PredictionPipeline:
             return strips
         return track(strips, count, job.image.name, unit="strip")
 
-    def finish(self, image: PredictedImage) -> Score | None:
+    def finish(self, image: PredictedImage) -> Scores | None:
         """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""
         if image.job not in self.finished_jobs:
             self.output_format.write(image, self.requested.extensions)

@@ -23,9 +23,9 @@ from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAIN
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
-from tasks.scoring.masks import Score, open_truth, score_masks
+from tasks.scoring.masks import open_truth, score_masks
 from tasks.section import Section
-from tasks.task import Task
+from tasks.task import Scores, Task
 from unet.config import MaskValue, UNetConfig
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
@@ -93,8 +93,8 @@ class PredictionFormat(ABC):
         """
 
     @abstractmethod
-    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
-        """The score of a prediction against the truth of its job. Raises DataError if the truth cannot be used."""
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Scores:
+        """The scores of a prediction against the truth of its job. Raises DataError if the truth cannot be used."""
 
 
 class MaskFormat(PredictionFormat):
@@ -169,7 +169,7 @@ class MaskFormat(PredictionFormat):
         nodata = free_value(self.written_values)
         save_labels(image, self.mask_file(image.job), self.mask_values, nodata)
 
-    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Scores:
         with open_truth(image, self.reader) as (true_size, parts):
             return score_masks(task, image, true_size, parts, boundary=boundary)
 

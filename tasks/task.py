@@ -22,14 +22,17 @@ class Scores(ABC):
 
     Attributes:
         compared: the score by which models and images are compared: in 0..1, higher is better.
-        beside_image: the keys of the few scores of an image alone; images are sorted by the first one.
+        beside_image: the keys of the few scores of an image alone, the compared one among them.
         recorded_by_name: the keys of the scores of each class that metrics.jsonl and the trackers have.
         has_background: whether the first class is the background.
         sums: a tensor that adds up over images and processes.
         by_image: (images, ...), zero for images that were not added; adds up over processes. If a subclass does not
             say otherwise, its first column is the compared score of each image.
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
-        boundary: the scores of boundaries that tables show too, by key; None if they are not scored.
+        entries: the entry of each predicted image or volume in metrics.json.
+        boundaries: the `BoundaryScores` of the predicted images, if they are scored.
+        boundary: the scores of all `boundaries` by key, which tables show too; None if they are not scored.
+        areas: the summed results of `count_areas`, if pixels have classes.
     """
 
     compared: ClassVar[Column]
@@ -38,10 +41,13 @@ class Scores(ABC):
     has_background: ClassVar[bool] = True
     reliability: Tensor | None = None
     boundary: dict[str, Any] | None = None
+    areas: np.ndarray | None = None
 
     def __init__(self, sums: Tensor, by_image: Tensor) -> None:
         self.sums = sums
         self.by_image = by_image
+        self.entries: list[dict[str, Any]] = []
+        self.boundaries: list[Any] = []
 
     @abstractmethod
     def add(self, prediction: Tensor, target: OwnTarget, index: int) -> None:
@@ -94,8 +100,12 @@ class Scores(ABC):
         `by_image` keeps the rows of its own images only, except in tasks that compute all scores from `by_image`.
         """
         self.sums += other.sums
+        self.entries += other.entries
+        self.boundaries += other.boundaries
         if other.reliability is not None:
             self.add_reliability(other.reliability)
+        if other.areas is not None:
+            self.areas = other.areas if self.areas is None else self.areas + other.areas
 
     def add_reliability(self, counts: Tensor) -> None:
         """Add counts (bins, 3) of confidences and of right predictions."""
@@ -113,7 +123,7 @@ class Scores(ABC):
         return record
 
     def brief(self) -> dict[str, float | None]:
-        """The few scores that are shown beside an image; images are sorted by the first one."""
+        """The few scores that are shown beside an image."""
         values = self.values
         return {key: values[key] for key in self.beside_image or self.recorded}
 
@@ -194,11 +204,6 @@ class Task(ABC):
     measured_fields: ClassVar[tuple[str, ...]] = ()
     reading: ClassVar[str] = ""
     at_image_size: ClassVar[bool] = True
-
-    @property
-    def compared_by(self) -> str:
-        """The name of `Scores.comparison`."""
-        return self.scores.compared.title
 
     @property
     @abstractmethod

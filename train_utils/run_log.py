@@ -149,7 +149,7 @@ class RunLog:
             parts.append(f"{record['perf/images_per_second']:.1f} images/s")
             parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
         if self.state.has_best:
-            parts.append(f"best {self.task.compared_by} {self.state.best:.3f}")
+            parts.append(f"best {self.task.scores.compared.title} {self.state.best:.3f}")
         return ", ".join(parts)
 
     def _write(self, record: dict[str, float | None]) -> None:
@@ -198,7 +198,7 @@ class RunLog:
         if is_saved:
             with tolerate_write_errors(IMAGE_SCORES):
                 scores = evaluation.scores.image_comparison
-                write_image_scores(self.folder, self.info, self.task.compared_by, scores)
+                write_image_scores(self.folder, self.info, self.task.scores.compared.title, scores)
         say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
         return is_saved
 
@@ -231,7 +231,7 @@ class RunLog:
         self._trace.close()  # perhaps before all the steps were traced
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
             evaluations = counted(self.state.evaluations_since_best, "evaluation")
-            say(f"no better {self.task.compared_by} in {evaluations}, stopping at step {self.state.step}")
+            say(f"no better {self.task.scores.compared.title} in {evaluations}, stopping at step {self.state.step}")
         problems = sorted(set(gather_object(sorted(self._problems))))
         if problems:
             first_problems = "; ".join(problems[:PROBLEMS_IN_MESSAGE])
@@ -256,8 +256,7 @@ class RunLog:
             say(f"best model in {self.checkpoints.model_folder}, report in {self.folder / 'report.html'}")
         with tolerate_write_errors("report.html"):
             remarks = self._remarks(best, resume)
-            compared_by, extent = self.task.compared_by, self._extent()
-            write_report(self.folder, best, self.section, compared_by, views=views, remarks=remarks, extent=extent)
+            write_report(self.folder, best, self.section, views=views, remarks=remarks, extent=self._extent())
             for remark in remarks:
                 say(remark)
 

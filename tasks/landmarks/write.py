@@ -31,8 +31,7 @@ from tasks.landmarks.show import LandmarkSection
 from tasks.prediction import PredictedImage
 from tasks.prediction_files import save_array
 from tasks.prediction_format import PredictionFormat
-from tasks.scoring.masks import Score
-from tasks.task import Task
+from tasks.task import Scores, Task
 from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images
@@ -110,8 +109,8 @@ class PointFormat(PredictionFormat):
             raise DataError(f"--truth {path}: has none of the model's points {', '.join(self.task.names)}")
         return table.with_names(self.task.names)
 
-    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
-        """The score of the points; in the entry a point that has no error has None."""
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Scores:
+        """The scores of the points; in the entry a point that has no error has None."""
         job = image.job
         assert isinstance(job.truth, PointSource)
         record: Record = {"image": str(job.image), "target": job.truth, "name": job.name}
@@ -125,7 +124,8 @@ class PointFormat(PredictionFormat):
         for point, values in zip(scores.names, scores.by_image[0].tolist(), strict=True):
             if values[STATE] == PRESENT:
                 errors[point] = values[ERROR]
-        return Score(scores, scores.brief() | {"errors": errors})
+        scores.entries.append({"image": job.name, **scores.brief(), "errors": errors})
+        return scores
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold points of several images."""

@@ -93,11 +93,10 @@ def _areas(strips: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.bincount(areas, np.concatenate(sizes)), np.bincount(areas, np.concatenate(hits))
 
 
-def area_report(counts: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Any]:
-    """The entry of metrics.json for the areas of all images, from the `count_areas` of each."""
-    total = np.sum(counts, axis=0)
+def area_report(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """The entry of metrics.json for the areas of all images, from the sum of their `count_areas`."""
     by_class = {}
-    for name, row in zip(names[1:], total[1:].tolist(), strict=True):
+    for name, row in zip(names[1:], counts[1:].tolist(), strict=True):
         by_class[name] = {
             "areas": sum(row[:BINS]),
             "found": sum(row[BINS : 2 * BINS]),

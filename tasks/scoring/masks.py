@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from runtime.errors import DataError
 from runtime.scratch import release, row_spans, zeros
 from tasks.prediction import PredictedImage
 from tasks.scoring.areas import count_areas
-from tasks.scoring.boundary import BoundaryScores, boundary_scores, volume_entry
+from tasks.scoring.boundary import boundary_scores, volume_entry
 from tasks.task import Scores, Task
 
 SCORED_ROWS = 256  # rows of an image that are scored at once
@@ -29,22 +29,6 @@ SCORED_ROWS = 256  # rows of an image that are scored at once
 
 class ScoreError(DataError):
     """A true mask that cannot be used; the prediction is safe."""
-
-
-class Score(NamedTuple):
-    """The scores of an image or volume.
-
-    Args:
-        scores: of its pixels, voxels or points.
-        entry: its entry in metrics.json, without its name.
-        boundary: the scores of the boundaries of an image, if requested.
-        areas: the result of `count_areas`, if pixels have classes.
-    """
-
-    scores: Scores
-    entry: dict[str, Any]
-    boundary: BoundaryScores | None = None
-    areas: np.ndarray | None = None
 
 
 Parts = Iterator[tuple[slice, Target]]  # the rows of an image or the slices of a volume, some at a time; their target
@@ -85,8 +69,8 @@ def _strips(reader: MaskReader, record: Record, size: tuple[int, int]) -> Parts:
 
 def score_masks(
     task: Task, image: PredictedImage, true_size: tuple[int, ...], parts: Parts, *, boundary: bool = False
-) -> Score:
-    """The score of a prediction; where the image holds no data, the truth is unknown.
+) -> Scores:
+    """The scores of a prediction; where the image holds no data, the truth is unknown.
 
     If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
 
@@ -119,17 +103,19 @@ def score_masks(
         release(labels, missing, certainty, pred, true)
     scores.finish_image(0)
     spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
-    boundaries = areas = None
+    boundaries = None
     if pred is not None and true is not None:
-        areas = count_areas(pred, true, task.outputs)
+        scores.areas = count_areas(pred, true, task.outputs)
         if boundary:
             boundaries = boundary_scores(pred, true, task.outputs, spacing)
-    entry: dict[str, Any] = {**scores.brief()}
+    entry: dict[str, Any] = {"image": job.name, **scores.brief()}
     if spacing is not None:
-        return Score(scores, entry | volume_entry(scores, boundaries), areas=areas)
-    if boundaries is not None:
+        entry |= volume_entry(scores, boundaries)
+    elif boundaries is not None:
         entry |= boundaries.to_json()
-    return Score(scores, entry, boundaries, areas)
+        scores.boundaries.append(boundaries)
+    scores.entries.append(entry)
+    return scores
 
 
 def _pixels_under(part: slice, true_size: tuple[int, ...], size: tuple[int, ...]) -> tuple:

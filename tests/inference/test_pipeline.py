@@ -110,8 +110,8 @@ def test_a_mask_that_is_there_is_scored_and_stays_as_it_is(tmp_path):
     job.output.parent.mkdir()
     job.file(".png").write_bytes(b"edited by hand")
     predictor = Predictor(network_of())
-    ((_, score),) = PredictionPipeline(predictor, writer_of(predictor), {job}).run([[job]])
-    assert score.scores.sums.sum() == 12
+    ((_, scores),) = PredictionPipeline(predictor, writer_of(predictor), {job}).run([[job]])
+    assert scores.sums.sum() == 12
     assert job.file(".png").read_bytes() == b"edited by hand"
 
 

@@ -11,8 +11,9 @@ from support.launches import predict
 from support.prediction import network_of, scores_of, settings_of, writer_of
 
 from inference import Predictor
-from inference.report import ScoredImage, print_scores
+from inference.report import print_scores
 from predict import write_files_of_all
+from tasks.classes.scores import ClassScores
 
 
 class Metrics(NamedTuple):
@@ -122,17 +123,18 @@ def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
     assert "0 of 1 masks" in result.stdout
 
 
-SCORES = scores_of([6, 2], [1, 1])
 VALUES = {"f": 0.6, "b": 0.2, "none": None, "a": 0.2, "zero": 0.0, "d": 0.4, "e": 0.5}
 
 
-def scored_images(values: dict[str, float | None]) -> list[ScoredImage]:
-    """Images with these scores."""
-    return [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
+def scored_images(values: dict[str, float | None]) -> ClassScores:
+    """The scores of images that have these mean IoU."""
+    scores = scores_of([6, 2], [1, 1])
+    scores.entries = [{"image": name, "mean_iou": value} for name, value in values.items()]
+    return scores
 
 
 def test_a_report_has_images_from_the_worst_to_those_without_a_score_and_names_five(capsys):
-    report = print_scores(SCORES, "mean IoU", scored_images(VALUES))
+    report = print_scores(scored_images(VALUES))
     assert [image["image"] for image in report["by_image"]] == ["zero", "a", "b", "d", "e", "f", "none"]
     assert report["images"] == 7
     assert report["confusion_matrix"] == [[6, 2], [1, 1]]
@@ -144,7 +146,7 @@ def test_a_report_has_images_from_the_worst_to_those_without_a_score_and_names_f
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
-    print_scores(SCORES, "mean IoU", scored_images({"none": None}))
+    print_scores(scored_images({"none": None}))
     assert capsys.readouterr().out.splitlines()[-1] == "mean IoU n/a, none"
 
 

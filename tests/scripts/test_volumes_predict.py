@@ -424,7 +424,7 @@ def of_true_masks(tmp_path_factory) -> tuple[Path, list[dict]]:
 @pytest.mark.parametrize("run", [0, 1], ids=["predicted", "there already"])
 def test_true_masks_of_volumes_are_found_or_said_not_to_fit(of_true_masks, run):
     output, runs = of_true_masks
-    scores = runs[run]["a"].entry
+    scores = runs[run]["a"].entries[0]
     assert scores["dice"] == [1, 1]
     assert scores["hd95_mm"] == [None, 0]
     assert "image is 12 x 18 x 20, its label 11 x 18 x 20" in str(runs[run]["b"])
@@ -522,8 +522,8 @@ def test_stack_is_scored_and_its_mask_has_a_spacing(stack, beside, spacing):
     if beside:
         (stack / "spacing.json").write_text(beside)
     predictor = Predictor(network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0))))
-    ((_, score),) = predict(predictor, [stack / "images"], stack / "out", truth=stack / "masks")
-    assert int(score.scores.sums.sum()) == 6 * 20 * 24
+    ((_, scores),) = predict(predictor, [stack / "images"], stack / "out", truth=stack / "masks")
+    assert int(scores.sums.sum()) == 6 * 20 * 24
     mask = nibabel.load(stack / "out" / "a.nii.gz")
     assert mask.shape == (24, 20, 6)
     assert mask.header.get_zooms() == spacing

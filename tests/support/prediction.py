@@ -20,8 +20,7 @@ from tasks.classes.scores import ClassScores
 from tasks.job import MASK, Job, MaskFile
 from tasks.prediction import PredictedImage, Prediction, decode_strips
 from tasks.prediction_format import MaskFormat, PredictionFormat
-from tasks.scoring.masks import Score
-from tasks.task import Task
+from tasks.task import Scores, Task
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -89,8 +88,8 @@ def score_labels(
     *,
     boundary: bool = False,
     **fields: Any,
-) -> Score:
-    """The score of a prediction; `fields` holds further fields of `Prediction`."""
+) -> Scores:
+    """The scores of a prediction; `fields` holds further fields of `Prediction`."""
     image = PredictedImage(job, job.size or labels.shape, Prediction(labels, **fields))
     return output_format.score(task, image, boundary=boundary)
 

@@ -47,7 +47,6 @@ def write_report(
     folder: Path,
     best: Evaluation | None,
     section: Section,
-    compared_by: str,
     *,
     views: Views,
     remarks: Sequence[str] = (),
@@ -58,7 +57,6 @@ def write_report(
     Args:
         best: None for a run that ended before its first evaluation.
         section: the part of the page that depends on the task.
-        compared_by: the name of the score that models and images are compared by.
         views: the pictures of images, in their order; they are shown as large as the page has room for.
         remarks: sentences on the meaning of the run's numbers, and on its speed.
         extent: the extent of the training, by label.
@@ -94,7 +92,7 @@ def write_report(
         curves=_curves(records, section, best),
         tables=best.scores.score_tables() if best else [],
         section=section,
-        compared_by=compared_by,
+        compared_by=best.scores.compared.title if best else "",
         figures=figures,
         speed=_speed(records, int(settings.profile["processes"])),
         settings=[_readable(flags), _readable(resolved)],

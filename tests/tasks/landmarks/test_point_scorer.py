@@ -161,7 +161,7 @@ def true_job(tmp_path) -> Job:
 
 
 def entry_of(job: Job, prediction: np.ndarray) -> dict:
-    return score_labels(PointFormat(TASK), TASK, job, prediction).entry
+    return score_labels(PointFormat(TASK), TASK, job, prediction).entries[0]
 
 
 def test_points_have_an_error_where_a_point_is_present(true_job):

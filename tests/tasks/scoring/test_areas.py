@@ -49,7 +49,7 @@ def test_small_areas_that_are_missed_show_by_their_size():
     true[2:22, 2:22] = predicted[2:22, 2:22] = 1
     true[30:33, 30:33] = 1
     predicted[36, 2] = 1
-    report = area_report([counted(predicted, true)], ("background", "lesion", "other"))
+    report = area_report(counted(predicted, true), ("background", "lesion", "other"))
     assert area_table(report) == (
         "lesion: 1 of 2 connected areas found (below 64: 0 of 1; 256 to 1,023: 1 of 1);"
         " 1 of 2 predicted areas lie beside all true ones"
@@ -66,7 +66,7 @@ def test_ignored_pixels_are_of_no_area():
 def test_areas_are_sorted_by_the_size_from_which_a_range_begins(pixels, place):
     true = np.zeros((1, 5000), int)
     true[0, :pixels] = 1
-    areas = area_report([counted(true, true)], ("background", "lesion", "other"))["by_class"]["lesion"]
+    areas = area_report(counted(true, true), ("background", "lesion", "other"))["by_class"]["lesion"]
     assert areas["areas_by_size"] == areas["found_by_size"] == [int(index == place) for index in range(5)]
 
 
@@ -75,9 +75,9 @@ def test_classes_that_are_only_missed_or_only_invented_have_a_line():
     true[1:3, 1:3] = 1
     predicted[6:8, 6:8] = 2
     counts = counted(predicted, true)
-    report = area_report([counts, counts], ("background", "lesion", "other"))
+    report = area_report(2 * counts, ("background", "lesion", "other"))
     assert area_table(report).splitlines() == [
         "lesion: 0 of 2 connected areas found (below 64: 0 of 2); 0 of 0 predicted areas lie beside all true ones",
         "other: 0 of 0 connected areas found (no objects); 2 of 2 predicted areas lie beside all true ones",
     ]
-    assert area_table(area_report([counts[:, :] * 0], ("background", "lesion", "other"))) == ""
+    assert area_table(area_report(0 * counts, ("background", "lesion", "other"))) == ""

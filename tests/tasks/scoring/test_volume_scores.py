@@ -15,7 +15,7 @@ from support.volumes import write_volume
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
-from inference.report import ScoredImage, print_scores
+from inference.report import print_scores
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
@@ -43,9 +43,9 @@ def true_file(tmp_path, request) -> Path:
 
 
 def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
-    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED)
-    assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
-    assert "hd95_mm" not in score.entry
+    scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED)
+    assert scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
+    assert "hd95_mm" not in scores.entries[0]
 
 
 def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
@@ -53,9 +53,9 @@ def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
     ids[:, 1:3, 1:4] = 1
     ids[2, 0, 0] = 2
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    score = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
-    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
-    assert score.areas is None
+    scores = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
+    assert [scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+    assert scores.areas is None
 
 
 def test_objects_that_touch_are_scored_by_their_numbers(tmp_path):
@@ -64,21 +64,21 @@ def test_objects_that_touch_are_scored_by_their_numbers(tmp_path):
     ids[:, 1:3, 3] = 2
     output_format = ObjectFormat(("background", "cell"))
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    score = score_labels(output_format, Objects(), job, pack_labels(ids, ids > 0))
-    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+    scores = score_labels(output_format, Objects(), job, pack_labels(ids, ids > 0))
+    assert [scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("surfaces", [False, True])
 def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
-    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)
-    areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
+    scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)
+    areas = area_report(scores.areas, ("sky", "land"))["by_class"]["land"]
     assert areas["areas"] == label(TRUTH)[1]
     assert areas["predicted"] == label(PRED)[1]
 
 
 def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
-    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
-    assert score.entry["hd95_mm"][1] == boundary_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).distances[1]
+    scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
+    assert scores.entries[0]["hd95_mm"][1] == boundary_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).distances[1]
 
 
 def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
@@ -87,7 +87,7 @@ def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
     truth[2, 2, 2], pred[2, 2, 2] = 7, 1
     output_format = ClassFormat(ClassMap(("sky", "land"), (0, 7), 9))
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth))
-    entry = score_labels(output_format, TASK, job, pred, boundary=True).entry
+    (entry,) = score_labels(output_format, TASK, job, pred, boundary=True).entries
     assert entry["hd95_mm"][1] == 0
     assert [entry[f"surface_dice_{mm}mm"][1] for mm in (1, 2)] == [1, 1]
 
@@ -144,7 +144,8 @@ def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
     scores.add(torch.tensor([[[1, 0, 2, 0]]]), truth, 0)
     case = {"image": "v", **scores.brief(), **volume_entry(scores, None)}
     assert case["mean_dice"] == pytest.approx((2 / 3 + 1) / 2)
-    report = print_scores(scores, "mean IoU", [ScoredImage(case, None, None)])
+    scores.entries.append(case)
+    report = print_scores(scores)
     assert report["by_case"]["classes"] == ["a", "b"]
     assert report["by_case"]["mean_dice"] == case["mean_dice"]
 

@@ -16,7 +16,6 @@ from support.reports import Page, charts_of, class_scores, class_section, embedd
 from support.run_files import records
 
 from inference import Predictor
-from tasks.classes.loss import Classes
 from tasks.classes.scores import ClassScores
 from tasks.confusion import confusion_matrix
 from train_utils.evaluation import Evaluation
@@ -62,7 +61,7 @@ def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictu
     if pictures is None:
         pictures = {"<b>bad</b>: IoU 0.1000": {"image": noise(20, 30), "errors": noise(20, 30)}}
     section = class_section(names)
-    write_report(folder, evaluation(names, matrix), section, Classes.compared_by, views=pictures, **options)
+    write_report(folder, evaluation(names, matrix), section, views=pictures, **options)
     return (folder / "report.html").read_text()
 
 
@@ -127,7 +126,7 @@ def test_the_report_begins_with_its_remarks_and_says_how_much_was_trained(tmp_pa
 def page_of(folder: Path, best: Evaluation | None = None) -> str:
     """The words of the report of a run whose files have been written, in one line."""
     best = best or Evaluation(30, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]])))
-    write_report(folder, best, class_section("ab"), Classes.compared_by, views={})
+    write_report(folder, best, class_section("ab"), views={})
     return text_line((folder / "report.html").read_text())
 
 
@@ -163,7 +162,7 @@ def test_the_speed_is_the_median_of_the_records_and_the_memory_their_peak(tmp_pa
 
 def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     write_run(tmp_path, [{"step": 1, "train/loss": 4.0}])
-    write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
+    write_report(tmp_path, None, class_section(NAMES), views={})
     text = text_line((tmp_path / "report.html").read_text())
     assert "None yet: the run ended before its first evaluation." in text
     assert "Confusion matrix" not in text

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from data_utils.config import LANDMARKS
 from data_utils.point_states import ABSENCES, PRESENT, UNKNOWN
 from data_utils.sources.points.files import FORMATS
 from runtime.device import full_precision, upload_like, widest_float
+from runtime.values import OneOf, Positive, from_json
 from tasks.landmarks.decode import read_maps, read_points
 from tasks.landmarks.scores import COLUMNS, LandmarkScores
 from tasks.landmarks.target import PointTarget, unknown_points
@@ -67,15 +68,15 @@ class Landmarks(Task):
     """
 
     names: tuple[str, ...]
-    sigma: float = 2.0
+    sigma: Positive = 2.0
     nowhere: float = 0.0
     partners: tuple[int, ...] = ()
     mirrors: bool = True
     unit: str = "px"
-    layout: str = "long"
+    layout: Annotated[str, OneOf(FORMATS)] = "long"
     space: str = "pixels"
     always_there: tuple[int, ...] = ()
-    absent: str = "unknown"
+    absent: Annotated[str, OneOf(ABSENCES)] = "unknown"
 
     name = LANDMARKS
     scores = LandmarkScores
@@ -197,18 +198,10 @@ class Landmarks(Task):
     def from_config(cls, config: UNetConfig) -> "Landmarks":
         values = dict(config.task or {})
         values.pop("name")
-        names = tuple(map(str, values.pop("names")))
-        partners = tuple(map(int, values.pop("partners")))
-        always_there = tuple(map(int, values.pop("always_there", ())))
-        task = cls(names=names, partners=partners, always_there=always_there, **values)
-        if sorted(partners) != list(range(len(names))):
-            raise ValueError(f"partners {partners} of {len(names)} points")
-        if not set(always_there) <= set(range(len(names))):
-            raise ValueError(f"always_there {always_there} of {len(names)} points")
-        if task.layout not in FORMATS:
-            raise ValueError(f"layout {task.layout!r}")
-        if task.absent not in ABSENCES:
-            raise ValueError(f"absent {task.absent!r}")
-        if not task.sigma > 0:
-            raise ValueError(f"sigma {task.sigma}")
+        task = from_json(cls, values, "the task")
+        points = range(task.outputs)
+        if sorted(task.partners) != list(points):
+            raise ValueError(f"partners {task.partners} of {task.outputs} points")
+        if not set(task.always_there) <= set(points):
+            raise ValueError(f"always_there {task.always_there} of {task.outputs} points")
         return task

@@ -239,5 +239,5 @@ def test_a_model_knows_which_classes_change_places_in_the_mirror():
     ids=["one partner twice", "a word for a partner", "a number for a truth"],
 )
 def test_damaged_sides_are_refused(damage):
-    with pytest.raises(ModelError, match=r"^config\.json: the sides of the task .* are damaged; use another copy$"):
+    with pytest.raises(ModelError, match=r"^the model's task .* is damaged .*; use another copy$"):
         task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping", **damage}))

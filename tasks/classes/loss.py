@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from data_utils.class_map import ClassMap
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
@@ -102,11 +103,7 @@ class Classes(PixelsAndRegions):
     def from_config(cls, config: UNetConfig) -> "Classes":
         if config.num_classes > IGNORE_INDEX:
             raise ModelError(f"the model has {config.num_classes} classes, of which masks hold up to {IGNORE_INDEX}")
-        names = config.preprocess.class_names
-        if not names:
-            values = config.preprocess.class_values or range(config.num_classes)
-            names = tuple(map(str, values))
-        return cls(names)
+        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes).names)
 
     def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
         """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.class_map import MOST_IN_MASK
+from data_utils.class_map import MOST_IN_MASK, ClassMap
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import TIFF_SUFFIXES, Segments
 from runtime.errors import ImageError, SettingsError
@@ -24,7 +24,7 @@ from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, write_pages
 from tasks.prediction_format import MaskFormat, free_value
-from unet.config import IGNORE_INDEX, UNetConfig
+from unet.config import MaskValue, UNetConfig
 
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
@@ -110,7 +110,7 @@ class PageFormat(OverlapFormat):
 class RegionFormat(MaskFormat):
     """Label maps: each pixel has the first value of its last region."""
 
-    def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
+    def __init__(self, regions: tuple[Region, ...], ignored: tuple[MaskValue, ...]) -> None:
         self.reader = RegionReader.of_regions(regions, ignored)
         self.section = RegionSection(self.reader)
         self.values = (0, *(region.values[0] for region in regions))
@@ -118,13 +118,8 @@ class RegionFormat(MaskFormat):
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "RegionFormat":
-        preprocess = config.preprocess
-        values = [preprocess.ignore_value]
-        for value, index in preprocess.joined_values:
-            if index == IGNORE_INDEX:
-                values.append(value)
-        ignored = tuple(value for value in values if isinstance(value, int))
-        return cls(regions_of_model(config), ignored)
+        class_map = ClassMap.from_preprocess(config.preprocess, config.num_classes)
+        return cls(regions_of_model(config), class_map.ignored_values)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []

@@ -143,7 +143,8 @@ def test_a_region_whose_value_no_png_holds_is_refused(value):
 
 def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
     task = {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]}
-    preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
+    classes = {"class_names": ("whole", "core"), "class_values": (3, 5)}
+    preprocess = Preprocess(**classes, ignore_value=0, joined_values=((9, 255), (7, 1)))
     reader = RegionFormat.from_config(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
     target = reader.target_from_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
     assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]]

@@ -13,7 +13,7 @@ from inference.pytorch_unet import SUFFIXES, load_pytorch_unet
 from runtime.documents import parse_json
 from runtime.errors import ModelError, one_line
 from runtime.machine import is_out_of_memory
-from tasks import task_name, task_of_model
+from tasks import task_of_model
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -53,8 +53,7 @@ def check_ensemble(configs: Sequence[UNetConfig]) -> None:
     for config in others:
         if config.dims != first.dims:
             raise ModelError(f"an ensemble cannot mix a {first.dims}-D and a {config.dims}-D model")
-        has_task = task_name(config) == task_name(first)
-        if not (has_task and task_of_model(config).has_outputs_of(task_of_model(first))):
+        if task_of_model(config).meaning != task_of_model(first).meaning:
             raise ModelError("an ensemble needs models of the same task")
         if _classes(config) != _classes(first):
             raise ModelError(f"an ensemble needs models of the same classes: {_classes(first)}, {_classes(config)}")

@@ -20,7 +20,7 @@ from runtime.errors import DataError, MemoryShortage
 from runtime.machine import default_workers, memory_shortage
 from runtime.parallel import run_pipeline
 from tasks.drawing import to_rgb
-from tasks.job import Job
+from tasks.job import OVERLAY, Job
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import read_missing
 from tasks.scoring.masks import ScoreError
@@ -58,7 +58,7 @@ class PredictionPipeline:
         if job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
         inputs = self.predictor.inputs(job.source, job.name)
-        if not self.requested.shows_image:
+        if OVERLAY not in self.requested.extensions:
             return inputs._replace(pixels=None)
         pixels = inputs.pixels
         if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail

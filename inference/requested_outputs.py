@@ -56,11 +56,6 @@ class RequestedOutputs:
             fields.append("certainty")
         return fields
 
-    @property
-    def shows_image(self) -> bool:
-        """Whether the image itself is needed, for an overlay."""
-        return OVERLAY in self.extensions
-
     def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
         """Write the objects of all jobs that have a mask into one COCO file."""
         images = []
@@ -73,7 +68,7 @@ class RequestedOutputs:
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
         section = self.output_format.section
-        if self.shows_image and len(section.colors):
+        if OVERLAY in self.extensions and len(section.colors):
             with replace_file(folder / LEGEND) as file:
                 legend(section.names, section.colors, section.background).save(file, "png")
 

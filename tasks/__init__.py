@@ -21,14 +21,9 @@ KINDS = (classes.KIND, landmarks.KIND, objects.KIND, overlapping.KIND, overlappi
 TASKS: dict[str, TaskKind] = {kind.task.name: kind for kind in KINDS}
 
 
-def task_name(config: UNetConfig) -> str:
-    """The name of the task that a model was trained for."""
-    return classes.Classes.name if config.task is None else config.task["name"]
-
-
 def task_of_model(config: UNetConfig) -> Task:
     """The task that a model was trained for. Raises ModelError if this version does not know it."""
-    name = task_name(config)
+    name = classes.Classes.name if config.task is None else config.task["name"]
     if name not in TASKS:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER_VERSION}")
     try:

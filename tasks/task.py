@@ -300,15 +300,11 @@ class Task(ABC):
         """The task's entry in config.json; None for classes, since the first versions had no other task."""
         return {"name": self.name}
 
-    def has_outputs_of(self, other: "Task") -> bool:
-        """Whether the outputs of both tasks have the same meaning, so that they can be averaged."""
-        meanings = []
-        for task in (self, other):
-            values = dict(task.to_config() or {})
-            for field in task.measured_fields:
-                values.pop(field, None)
-            meanings.append(values)
-        return meanings[0] == meanings[1]
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """The meaning of the outputs, which is equal for tasks whose outputs can be averaged."""
+        values = self.to_config() or {}
+        return {field: value for field, value in values.items() if field not in self.measured_fields}
 
     def ensemble_task(self, others: Sequence["Task"]) -> "Task":
         """The task for the averaged outputs of its own network and of the networks of `others`."""

@@ -14,7 +14,6 @@ from unet.config import UNetConfig
 from unet.model import UNet
 
 FIXED_POINT = 2**22  # Pillow multiplies weights by this number before it rounds them
-LINEAR = {2: "bilinear", 3: "trilinear"}
 
 
 def prepares_images(config: UNetConfig) -> bool:
@@ -62,7 +61,7 @@ class ExportedNetwork(nn.Module):
             prepare = torch.ones((), dtype=torch.bool)
         logits = self._logits(self._prepare(images, prepare))
         if self.resizes_back:
-            logits = F.interpolate(logits, size=images.shape[2:], mode=LINEAR[2], align_corners=False)
+            logits = F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
         return logits
 
     def _prepare(self, images: Tensor, prepare: Tensor) -> Tensor:

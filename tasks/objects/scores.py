@@ -59,8 +59,7 @@ class Overlaps(NamedTuple):
         predicted, true, pixels = (np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True))
         true_labels, true_indices = np.unique(true, return_inverse=True)
         pairs, indices = np.unique(predicted * len(true_labels) + true_indices, return_inverse=True)
-        sums = np.zeros(len(pairs), np.int64)
-        np.add.at(sums, indices, pixels)
+        sums = np.bincount(indices, pixels).astype(np.int64)
         return cls(pairs // len(true_labels), true_labels[pairs % len(true_labels)], sums)
 
 
@@ -141,8 +140,7 @@ class Matches(NamedTuple):
 def _sizes(labels: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The pixels of each object, and the index of the object of each label (N,), below 0 for the background."""
     present, indices = np.unique(labels, return_inverse=True)
-    sizes = np.zeros(len(present), np.int64)
-    np.add.at(sizes, indices, pixels)
+    sizes = np.bincount(indices, pixels, len(present)).astype(np.int64)
     first = int((present == 0).sum())  # label 0, if it occurs, comes first
     return sizes[first:], indices - first
 

@@ -34,7 +34,6 @@ TASK = Classes(CLASSES.names)
 def test_a_legend_lies_beside_overlays(tmp_path):
     writer = RequestedOutputs(ClassFormat(CLASSES), (MASK, OVERLAY))
     writer.write_legend(tmp_path)
-    assert writer.shows_image
     written = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
     assert np.array_equal(written, np.asarray(legend(CLASSES.names, writer.output_format.section.colors, background=0)))
 

@@ -16,7 +16,7 @@ from runtime.device import full_precision, upload_like, widest_float
 from runtime.values import OneOf, Positive, from_json
 from tasks.landmarks.decode import read_maps, read_points
 from tasks.landmarks.scores import COLUMNS, LandmarkScores
-from tasks.landmarks.target import PointTarget, unknown_points
+from tasks.landmarks.target import PointTarget
 from tasks.task import Task
 from unet.config import UNetConfig
 
@@ -100,7 +100,12 @@ class Landmarks(Task):
         return self.mirrors
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.outputs, shape)
+        return PointTarget(
+            points=np.zeros((self.outputs, len(shape))),
+            states=np.full(self.outputs, UNKNOWN, np.int64),
+            size=np.array(shape, np.int64),
+            unit=np.ones(len(shape)),
+        )
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:
         factor = upload_like(factors, targets.points)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.point_states import OUTSIDE, PRESENT, UNKNOWN
+from data_utils.point_states import OUTSIDE, PRESENT
 from data_utils.target import Target
 from runtime.device import upload_like, widest_float
 
@@ -80,13 +80,3 @@ class PointTarget(Target):
         dtype = widest_float(device)
         target = replace(self, points=self.points.to(dtype), unit=self.unit.to(dtype))
         return replace(super(PointTarget, target).to(device, non_blocking), size=self.size)
-
-
-def unknown_points(count: int, shape: Sequence[int]) -> PointTarget:
-    """A target of NumPy arrays for an image of a shape (*spatial), with `count` unknown points."""
-    return PointTarget(
-        points=np.zeros((count, len(shape))),
-        states=np.full(count, UNKNOWN, np.int64),
-        size=np.array(shape, np.int64),
-        unit=np.ones(len(shape)),
-    )

@@ -13,7 +13,6 @@ import torch
 
 from data_utils.target import Target, labels
 from data_utils.targets.reader import MaskReader
-from runtime.errors import DataError
 from tasks import TASKS, Column, MaskFormat, Scores, Section, Task, TaskKind
 
 UNKNOWN = -1
@@ -73,34 +72,25 @@ class GreyReader(MaskReader):
     """The values of a mask as they are."""
 
     target = GreyTarget
-    key = (Grey.name,)
 
     def task(self, loss, class_weights):
         return Grey()
 
     def target_from_mask(self, values, name):
-        if values.ndim != 2 or values.min() < 0 or values.max() > WHITE:
-            raise DataError(f"{name}: mask is not grey with values from 0 to {WHITE}")
         return GreyTarget(values.astype(np.int16))
 
     def describe(self):
         return "grey values"
 
 
-class GreySection(Section):
-    """Image, true and predicted values side by side."""
-
-    task_name = "Grey regression"
-
-
 class GreyFormat(MaskFormat):
     """Masks hold the values themselves."""
 
     reader = GreyReader()
-    section = GreySection(reader)
+    section = Section(reader)
 
 
-TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyFormat, GreySection)
+TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyFormat, Section)
 
 if __name__ == "__main__":
     # what is pickled must be found again by other processes: by this name, and not in their own __main__

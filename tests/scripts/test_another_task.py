@@ -112,7 +112,7 @@ def test_a_model_card_has_the_scores_of_another_task(grey_run):
     best = max(closeness(grey_run))
     card = (grey_run / "model" / "README.md").read_text()
     result = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][0]
-    assert result["task"]["name"] == "Grey regression"
+    assert result["task"]["name"] == "Semantic segmentation"  # as of every task that says nothing else
     assert {metric["type"]: metric["value"] for metric in result["metrics"]}["closeness"] == round(best, 6)
     assert f"closeness {best:.4f}" in card
 

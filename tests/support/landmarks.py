@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.target import PointTarget, unknown_points
+from tasks.landmarks.target import PointTarget
 
 THREE = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partners=(1, 0, 2))
 TWO = Landmarks(names=("a", "b"), partners=(0, 1))
@@ -26,7 +26,7 @@ def batch_of_points(points: Tensor, states: list[list[int]], size: tuple[int, ..
 
 def image_points(points: list[list[float]], states: list[int], size: tuple[int, int]) -> PointTarget:
     """The points (K, 2) of one image, as they are read."""
-    target = unknown_points(len(points), size)
+    target = Landmarks(tuple(map(str, points))).unknown_target(size)
     return replace(target, points=np.array(points), states=np.array(states))
 
 

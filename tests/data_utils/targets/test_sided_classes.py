@@ -11,7 +11,7 @@ from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.targets.sides import Sides
 from inference.views import swap_sides
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import SettingsError
 from tasks import task_of_model
 from tasks.overlapping.reader import OverlapReader
 from tasks.overlapping.target import OverlapTarget
@@ -93,9 +93,3 @@ def test_views_of_a_mirrored_image_are_given_back_their_names(tmp_path):
     config = UNetConfig(num_classes=3, task=task.to_config(), preprocess=Preprocess(class_names=ORGANS))
     logits = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
     assert swap_sides(task_of_model(config), logits).flatten().tolist() == [1, 3, 2]
-
-
-@pytest.mark.parametrize("sides", [{"partners": [0, 0, 1]}, {"partners": 3}, {"partners": ["a", 0, 1]}, {"mirrors": 7}])
-def test_damaged_sides_of_a_model_are_a_one_line_error(sides):
-    with pytest.raises(ModelError, match=r"config\.json: the sides"):
-        task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping", **sides}))

@@ -24,7 +24,7 @@ from data_utils.sources.records import LandmarkNames, ListRows, Metadata, Record
 from runtime.errors import DataError
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
-from tasks.landmarks.target import PointTarget, unknown_points
+from tasks.landmarks.target import PointTarget
 from unet import Preprocess
 
 
@@ -246,16 +246,17 @@ def test_the_size_of_images_stays_where_shapes_are_needed():
     assert moved.shape == (1, 10, 12)
 
 
+EIGHT = Landmarks(tuple("abcdefgh"))
 BORDER = [[-0.5, 0], [-0.6, 0], [5.4, 0], [5.5, 0], [0, -0.5], [0, -0.6], [0, 4.4], [0, 4.5]]  # of 6 x 5 pixels
 STATES_AT_BORDER = [PRESENT, OUTSIDE] * 4
 
 
 def test_a_crop_reaches_half_a_pixel_beyond_the_centers_of_its_border():
-    whole = replace(unknown_points(8, (20, 20)), points=np.add(BORDER, (3, 2)), states=np.full(8, PRESENT))
+    whole = replace(EIGHT.unknown_target((20, 20)), points=np.add(BORDER, (3, 2)), states=np.full(8, PRESENT))
     assert whole.crop([slice(3, 9), slice(2, 7)]).states.tolist() == STATES_AT_BORDER
 
 
 def test_a_moved_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
-    batch = batch_of_image(replace(unknown_points(8, (6, 5)), states=np.full(8, PRESENT)))
+    batch = batch_of_image(replace(EIGHT.unknown_target((6, 5)), states=np.full(8, PRESENT)))
     moved = batch.move(lambda labels, unknown: labels, lambda points: points + torch.tensor(BORDER).double())
     assert moved.states[0].tolist() == STATES_AT_BORDER

@@ -234,9 +234,10 @@ def test_a_model_knows_which_classes_change_places_in_the_mirror():
     [
         {"partners": [0, 0, 1]},
         {"partners": [0, "1", 2]},
+        {"partners": 3},
         {"mirrors": 1},
     ],
-    ids=["one partner twice", "a word for a partner", "a number for a truth"],
+    ids=["one partner twice", "a word for a partner", "no list", "a number for a truth"],
 )
 def test_damaged_sides_are_refused(damage):
     with pytest.raises(ModelError, match=r"^the model's task .* is damaged .*; use another copy$"):

@@ -27,7 +27,8 @@ from tasks.scoring.masks import ScoreError
 from tasks.task import Scores
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
-REMEDY = "give --tile-size {}, or a smaller one than before"
+IMAGE_REMEDY = "give --tile-size 512, or a smaller one than before"
+VOLUME_REMEDY = "give --tile-size 64, or a smaller one than before"
 ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed
 Finish = Callable[[], Scores | None]  # writes and scores a job that is computed
 
@@ -68,7 +69,7 @@ class PredictionPipeline:
     def _compute(self, batch: list[ReadJob]) -> list[Finish]:
         """Predict a batch of jobs; returns a function for each that finishes it in a thread."""
         first, inputs = batch[0]
-        with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
+        with memory_shortage(first.name, VOLUME_REMEDY if first.volume else IMAGE_REMEDY):
             if inputs is not None:
                 return self._compute_images([(job, inputs) for job, inputs in batch if inputs is not None])
             if first.volume is not None:
@@ -91,7 +92,7 @@ class PredictionPipeline:
         picture = None
         if inputs.pixels is not None:
             picture = WindowedArray(inputs.pixels)
-        with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
+        with memory_shortage(job.name, IMAGE_REMEDY):
             with torch.inference_mode():  # in which the logits were computed
                 strips = logits.split(rows, dim=1)
             prediction = self._decode(job, inputs.size, iter(strips))

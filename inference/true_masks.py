@@ -11,14 +11,13 @@ from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.labels import segment_names
 from data_utils.image_io.formats import (
-    BandSource,
     ClassLayers,
-    ImageSource,
     PageFile,
     RenderedMask,
     Segments,
     VolumeFile,
     image_errors,
+    page_file,
     source_files,
 )
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
@@ -141,8 +140,7 @@ class TruthFolder:
         output_format = self.output_format
         if isinstance(source, VolumeFile) and source.segments is not None:
             return source
-        if isinstance(source, str | Path):
-            source = PageFile(source)
+        source = page_file(source) or source
         if not isinstance(source, MaskFile):
             return None
         if output_format.class_folders:
@@ -258,8 +256,10 @@ class DataSetTruths:
         for records in splits:
             for index in range(len(records)):
                 by_stem.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
-                for file, page in _pages_of(records[index]["image"]):
-                    self._by_page[file.resolve(), page] = records, index
+                image = records[index]["image"]
+                page = image.page if isinstance(image, PageFile) else None
+                for file in source_files(image):
+                    self._by_page[Path(file).resolve(), page] = records, index
         self._by_stem = _by_only_name(by_stem)
 
     def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
@@ -280,17 +280,6 @@ def _is_annotated(records: Records) -> bool:
         return True
     target = records[0]["target"]
     return isinstance(target, RenderedMask) and not isinstance(target, ClassMasks)
-
-
-def _pages_of(image: ImageSource) -> list[tuple[Path, int | None]]:
-    """The files of an image, each with its page; no page if it is the only one, and no file for embedded images."""
-    if isinstance(image, str | Path):
-        return [(Path(image), None)]
-    if isinstance(image, PageFile) and not isinstance(image.path, bytes):
-        return [(Path(image.path), image.page)]
-    if isinstance(image, VolumeFile | BandSource):
-        return [(Path(path), None) for path in image.paths]
-    return []
 
 
 class ClassTruths:

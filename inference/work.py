@@ -1,5 +1,6 @@
 """The work of a call of predict.py: its inputs, what is done of them, and which process does the rest."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Work:
         """The batches of a process: all are dealt in turn, the largest first."""
 
         def pixels(batch: Sequence[Job]) -> int:
-            return sum(job.pixels for job in batch)
+            return sum(math.prod(job.size or (0,)) for job in batch)
 
         return sorted(self.batches, key=pixels, reverse=True)[process::processes]
 

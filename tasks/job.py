@@ -1,6 +1,5 @@
 """Jobs: an input each, and the paths of its outputs."""
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,18 +85,6 @@ class Job:
         if not self.page:
             return ""
         return f" page {self.page + 1}"
-
-    @property
-    def pixels(self) -> int:
-        """Its number of pixels or voxels."""
-        if not self.size:
-            return 0
-        return math.prod(self.size)
-
-    @property
-    def smaller_tile(self) -> int:
-        """A --tile-size that takes little memory."""
-        return 64 if self.volume else 512
 
     @property
     def extensions(self) -> Mapping[str, str]:

@@ -8,11 +8,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.prediction import network_of, settings_of, writer_of
+from support.prediction import settings_of
 
-from inference import Predictor, provenance
 from inference.provenance import complete_provenance, provenance_of, record_provenance
-from predict import write_files_of_all
 from runtime.errors import DataError
 
 
@@ -28,14 +26,6 @@ def output(tmp_path) -> Path:
     """A folder of masks that nothing is recorded of."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
-
-
-def close(folder: Path, report: dict | None, *, is_complete: bool) -> None:
-    """Write the files of all images of a call."""
-    requested = writer_of(Predictor(network_of()))
-    assert (
-        write_files_of_all(settings_of(output=folder, file=None), [], requested, report, is_complete=is_complete) == []
-    )
 
 
 def is_complete(output: Path) -> bool:
@@ -78,28 +68,6 @@ def test_a_folder_of_masks_is_not_complete_while_others_are_overwritten(weights,
         record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
 
 
-@pytest.mark.parametrize(("report", "is_scored"), [(None, False), ({"images": 1}, True)])
-def test_a_folder_of_masks_stays_incomplete_where_images_have_failed(mixed, report, is_scored):
-    close(mixed, report, is_complete=False)
-    assert not is_complete(mixed)
-    assert (mixed / "metrics.json").exists() is is_scored
-
-
-def test_a_folder_of_masks_is_complete_once_all_are_overwritten(weights, mixed):
-    close(mixed, {"images": 1}, is_complete=True)
-    assert is_complete(mixed)
-    assert json.loads((mixed / "metrics.json").read_text()) == {"images": 1}
-    record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
-
-
-def test_a_model_may_have_moved_since_its_masks_were_written(tmp_path, weights, output):
-    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
-    weights.rename(tmp_path / "moved.onnx")
-    record_provenance(output, provenance_of(settings_of(model=str(tmp_path / "moved.onnx"))), overwrite=False)
-    with pytest.raises(DataError, match="holds masks of another model or other settings"):
-        record_provenance(output, {"models": {"moved.onnx": "00000000"}, "complete": True}, overwrite=False)
-
-
 def test_a_record_that_somebody_has_removed_is_not_written_again(output):
     complete_provenance(output)
     assert not (output / "predict.json").exists()
@@ -130,14 +98,6 @@ def test_a_record_that_is_damaged_is_not_completed(tmp_path):
     (tmp_path / "predict.json").write_text("{")
     complete_provenance(tmp_path)
     assert (tmp_path / "predict.json").read_text() == "{"
-
-
-@pytest.mark.parametrize(("content", "checksum"), [(b"weights", "1ad27358"), (b"weights 129", "00c88c5f")])
-def test_a_checksum_of_eight_digits_is_of_the_whole_file(tmp_path, monkeypatch, content, checksum):
-    monkeypatch.setattr(provenance, "CHUNK", 2)
-    (tmp_path / "model.onnx").write_bytes(content)
-    own = provenance_of(settings_of(model=str(tmp_path / "model.onnx")))
-    assert list(own["models"].values()) == [checksum]
 
 
 def models_of(model: Path | str, **settings: object) -> dict[str, str | None]:

@@ -290,12 +290,6 @@ def test_an_ensemble_is_the_mean_of_its_models(model, networks, photos, tmp_path
     np.testing.assert_allclose(np.load(tmp_path / "b.npy"), expected, rtol=0, atol=1e-6)  # float32
 
 
-def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
-    UNet(UNetConfig(3, 2, base_channels=4, depth=2)).save_pretrained(tmp_path / "two")
-    result = predict(model, [photos], tmp_path / "out", "--ensemble", tmp_path / "two")
-    fails_with(result, "an ensemble needs models of the same classes", 1)
-
-
 @pytest.mark.parametrize(
     ("asked", "is_compiled"), [(DynamoBackend.NO, False), (DynamoBackend.INDUCTOR, True)], ids=["no", "inductor"]
 )

@@ -33,7 +33,7 @@ from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes
 from inference.tiling.stream import stream_logits
 from inference.work import prepare_work
-from runtime.errors import ImageError, ModelError
+from runtime.errors import ImageError
 from tasks import new_format
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
@@ -320,11 +320,6 @@ def test_an_ensemble_averages_networks_with_other_spacings(tmp_path):
     np.testing.assert_allclose(both, (single[0] + single[1]) / 2, atol=1e-12)
 
 
-def test_an_ensemble_of_volumes_mixes_with_no_model_of_images():
-    with pytest.raises(ModelError, match="cannot mix a 3-D and a 2-D model"):
-        Predictor(network(), ensemble=[network(dims=2)])
-
-
 @pytest.fixture
 def mixed_inputs(tmp_path) -> Path:
     """A folder with an image, a volume of three channels, a damaged one, and one that fits a model of volumes."""
@@ -335,12 +330,6 @@ def mixed_inputs(tmp_path) -> Path:
     (folder / "c.nii.gz").write_bytes(b"no volume")
     save(folder / "d.nii.gz", voxels((9, 8, 7)))
     return folder
-
-
-def test_an_image_is_refused_by_a_predictor_of_volumes(mixed_inputs):
-    file = mixed_inputs / "a.png"
-    with pytest.raises(ImageError, match=r"a\.png: is no volume, and the model takes volumes \(\.nii, \.nii\.gz"):
-        Predictor(network())(file, str(file))
 
 
 def test_inputs_that_do_not_fit_a_model_are_a_line_each(mixed_inputs, tmp_path):

@@ -136,15 +136,11 @@ class Regions(Overlapping):
         sums = torch.zeros(2 * self.outputs, 2, 2, dtype=torch.int64, device=device)
         return RegionScores(self.regions, sums, torch.zeros(images, 1, device=device))
 
-    def label_bits(self) -> list[int]:
-        """For each region, the bits of all regions that contain the label that is written for it."""
-        return [region_bits(self.regions, region.values[0]) for region in self.regions]
-
     def decode(self, logits: Tensor) -> Tensor:
         """The regions that the written label stands for: the label of the last region with a sigmoid above one half."""
         bits = torch.zeros((), dtype=torch.int32, device=logits.device)
-        for region_logits, label_bits in zip(logits.unbind(1), self.label_bits(), strict=True):
-            bits = torch.where(region_logits > 0, label_bits, bits)
+        for region, region_logits in zip(self.regions, logits.unbind(1), strict=True):
+            bits = torch.where(region_logits > 0, region_bits(self.regions, region.values[0]), bits)
         return bits
 
     def to_config(self) -> dict[str, Any]:

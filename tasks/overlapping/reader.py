@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_utils.analysis.findings import Findings
-from data_utils.bits import MOST_CLASSES, unpack_bits
+from data_utils.bits import ALL_CLASSES, MOST_CLASSES, pack_bits, unpack_bits
 from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
@@ -25,7 +25,7 @@ from tasks.classes.check import check_classes
 from tasks.classes.reader import classes_kept
 from tasks.losses import class_weight_tensor
 from tasks.overlapping.loss import Overlapping, Regions
-from tasks.overlapping.target import OverlapTarget, Region, pack_target, region_bits
+from tasks.overlapping.target import OverlapTarget, Region, region_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
@@ -132,7 +132,8 @@ class OverlapReader(LabelReader):
         return target.map(lambda classes: classes & bits)
 
     def shown_truth(self, target: Target) -> np.ndarray:
-        return pack_target(target)
+        assert isinstance(target, OverlapTarget)
+        return pack_bits(target.truth, ~target.known & ALL_CLASSES)
 
     @property
     def mirrors(self) -> bool:

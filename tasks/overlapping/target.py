@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.bits import ALL_CLASSES, pack_bits
 from data_utils.target import Target, labels
 
 
@@ -21,12 +20,6 @@ class OverlapTarget(Target):
 
     truth: Any = labels(unknown=0, dtype="int32")
     known: Any = labels(unknown=0, dtype="int32")
-
-
-def pack_target(target: Target) -> np.ndarray:
-    """A target of arrays, packed by `pack_bits`."""
-    assert isinstance(target, OverlapTarget)
-    return pack_bits(target.truth, ~target.known & ALL_CLASSES)
 
 
 class Region(NamedTuple):

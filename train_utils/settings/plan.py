@@ -24,6 +24,7 @@ class RunLength(NamedTuple):
     Args:
         minutes: runs of fewer minutes have this length, unless they have a shorter one.
         resized_pixels: the most pixels of a resized image, if its masks keep their detail.
+        smooth_pixels: the same, if they keep nearly all of it; at most `resized_pixels`.
         cropped_pixels: the approximate pixels of a crop of an image.
         patch_voxels, point_patch_voxels: the most voxels of a patch of a volume, and of a volume with points.
         base_channels, base_channels_for_many: of a network without an encoder, and with many training images.
@@ -33,6 +34,7 @@ class RunLength(NamedTuple):
 
     minutes: float = math.inf
     resized_pixels: int = 512 * 512
+    smooth_pixels: int = 512 * 512
     cropped_pixels: int = 512 * 512
     patch_voxels: int = 128**3
     point_patch_voxels: int = 128**3
@@ -46,6 +48,7 @@ LONG = RunLength()
 SHORT = RunLength(
     minutes=60,
     resized_pixels=192 * 256,
+    smooth_pixels=192 * 256,
     cropped_pixels=192 * 256,
     patch_voxels=48**3,
     point_patch_voxels=48**3,
@@ -54,9 +57,9 @@ SHORT = RunLength(
     batch_size=2,
     output_stride=4,
 )
-VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
+VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, smooth_pixels=128 * 160, point_patch_voxels=32**3)
 # a frozen encoder gets more pixels: it has learned from larger images
-SHORT_FROZEN = SHORT._replace(resized_pixels=384 * 512, cropped_pixels=256 * 320)
+SHORT_FROZEN = SHORT._replace(resized_pixels=384 * 512, smooth_pixels=256 * 320, cropped_pixels=256 * 320)
 
 
 def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
@@ -76,6 +79,7 @@ def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
 
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # least mean IoU of masks with themselves after resizing by a scale and back
+SMOOTH = 0.95  # the same, of masks whose images are resized to `smooth_pixels`
 SAMPLED_MASKS = 32  # the number of training masks whose detail is measured
 SIDE_STEP = 32  # the sides of crops are multiples of it
 
@@ -96,7 +100,7 @@ def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength, enco
         return 1.0
     if info.reader.takes_points:
         return _point_scale(info, min(length.resized_pixels, length.cropped_pixels))
-    return _mask_scale(info, length.resized_pixels)
+    return _mask_scale(info, length)
 
 
 def _gains_by_enlarging(info: DatasetInfo, length: RunLength) -> bool:
@@ -106,20 +110,21 @@ def _gains_by_enlarging(info: DatasetInfo, length: RunLength) -> bool:
     return bool(size.min() < SMALLEST_SIDE or (ENLARGEMENT * size).prod() <= most_pixels)
 
 
-def _mask_scale(info: DatasetInfo, pixels: int) -> float:
-    """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
+def _mask_scale(info: DatasetInfo, length: RunLength) -> float:
+    """The largest of SCALES at which an image has no more pixels than suit, or the smallest that keeps the detail."""
     image_pixels = np.median(info.train.sizes.prod(axis=1))
-    is_read_in_crops = image_pixels > LARGE_IMAGE_PIXELS  # from the file, at full size
-    if image_pixels <= pixels or is_read_in_crops:
+    if image_pixels > LARGE_IMAGE_PIXELS:  # it is read in crops from the file, at full size
         return 1.0
-    smallest_scale = 1.0
+    chosen = 1.0
     for scale in SCALES[1:]:
-        if detail_kept(info, scale) < DETAIL_KEPT:
+        pixels = image_pixels * chosen**2
+        if pixels <= length.smooth_pixels:
             break
-        smallest_scale = scale
-        if image_pixels * scale**2 <= pixels:
+        least_detail = DETAIL_KEPT if pixels > length.resized_pixels else SMOOTH
+        if detail_kept(info, scale) < least_detail:
             break
-    return smallest_scale
+        chosen = scale
+    return chosen
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:

@@ -97,17 +97,18 @@ def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale)
 
 
 @pytest.mark.parametrize(
-    ("flags", "size"),
+    ("flags", "detail", "size"),
     [
-        (["--max-minutes", "14.9"], (128, 160)),
-        (["--max-minutes", "59", "--encoder", "resnet"], (384, 512)),
-        (["--max-minutes", "15"], (192, 256)),
-        ([], (512, 512)),
+        (["--max-minutes", "14.9"], 0.9, (128, 160)),
+        (["--max-minutes", "59", "--encoder", "resnet"], 0.9, (384, 512)),
+        (["--max-minutes", "59", "--encoder", "resnet"], 0.95, (256, 320)),
+        (["--max-minutes", "15"], 0.9, (192, 256)),
+        ([], 0.9, (512, 512)),
     ],
-    ids=["very short", "frozen encoder", "short", "no limit"],
+    ids=["very short", "frozen encoder", "frozen encoder, smooth masks", "short", "no limit"],
 )
-def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, size):
-    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, detail, size):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: detail)
     height, width = size
     whole = {1: 1.0, 2: 0.5, 4: 0.25}
     one_row_more = {1: 0.75, 2: 0.33}

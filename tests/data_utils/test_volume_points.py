@@ -196,7 +196,7 @@ MARKUP_POINTS = [
     {"position": None},
     {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
     {"label": "held", "position": [4, 5, 6], "positionStatus": "preview"},
-    {"label": "found", "position": [4, 5, 6], "positionStatus": "missing", "description": "presence 0.75 confidence 1"},
+    {"label": "taken", "position": [4, 5, 6], "positionStatus": "missing", "description": "presence 0.75 confidence 1"},
 ]
 
 
@@ -204,8 +204,8 @@ def test_points_of_markups_have_the_name_of_their_label_or_number_and_the_state_
     file = tmp_path / "Scan.MRK.JSON"
     file.write_text(json.dumps({"markups": [{"controlPoints": MARKUP_POINTS}]}))
     table = files.read(file)
-    assert table.names == ("tip", "8", "3", "old", "held", "found")
-    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
+    assert table.names == ("tip", "8", "3", "old", "held", "taken")
+    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, ABSENT]]
 
 
 @pytest.mark.parametrize("space", ["LPS", "RAS"])

@@ -43,6 +43,8 @@ def read_markups(file: Path) -> PointTable | None:
         name = str(point.get("label") or point.get("id") or index)
         state = STATES.get(str(point.get("positionStatus", "defined")), UNKNOWN)
         certainty = read_note(point.get("description"), location)
+        if certainty is not None and certainty.is_found != (state == PRESENT):
+            certainty = None  # a person has placed or removed the point since it was predicted
         if certainty is not None:  # a predicted point has a position, present or not
             state = PRESENT
         if state != PRESENT:

@@ -37,6 +37,11 @@ class Certainty(NamedTuple):
     confidence: float
     presence: float
 
+    @property
+    def is_found(self) -> bool:
+        """Whether the model says that the point is there."""
+        return self.presence >= FOUND
+
 
 class Point(NamedTuple):
     """A point of an image.
@@ -74,12 +79,17 @@ class ImagePoints:
     def add(self, name: str, state: int, position: Sequence[float] = (), certainty: Certainty | None = None) -> None:
         """Add a point; if it is predicted, the presence in its certainty decides whether it is there.
 
-        Raises DataError if the image has a point of this name already.
+        A point that is predicted to be absent yields to one of its name, which a person has placed since. Raises
+        DataError if the image has two other points of this name.
         """
         if name in self.points:
-            raise DataError(f"{self.file}: {self.image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
+            if certainty is not None and not certainty.is_found:
+                return
+            earlier = self.points[name].certainty
+            if earlier is None or earlier.is_found:
+                raise DataError(f"{self.file}: {self.image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
         if certainty is not None:
-            state = PRESENT if certainty.presence >= FOUND else ABSENT
+            state = PRESENT if certainty.is_found else ABSENT
         if state != PRESENT and certainty is None:
             position = ()
         self.points[name] = Point(state, tuple(position), certainty)

@@ -73,14 +73,19 @@ def _add_specimen(entries: dict[str, ImagePoints], lines: Sequence[str], file: P
     if not image:
         raise DataError(f"{location}: its points have no IMAGE= and no ID=; is the file cut off?")
     notes = fields.get("COMMENT", "").split(SEPARATOR)
-    certainties = [read_note(note, location) for note in notes]
-    if len(notes) == len(rows) and all(certainties):  # places of absent points stand in the notes alone
-        rows = [" ".join(note.split()[:2]) for note in notes]
-    else:
-        certainties = [None] * len(rows)
+    if len(notes) != len(rows):
+        notes = [""] * len(rows)
     entry = entries.setdefault(image, ImagePoints(str(file), image))
-    for index, (row, certainty) in enumerate(zip(rows, certainties, strict=True), 1):
-        position = _read_row(row, f"{location}: point {index}")
+    for index, (row, note) in enumerate(zip(rows, notes, strict=True), 1):
+        point_location = f"{location}: point {index}"
+        position = _read_row(row, point_location)
+        certainty = read_note(note, location)
+        if certainty is not None:
+            predicted = _read_row(" ".join(note.split()[:2]), point_location)
+            if row == _row_of(predicted, certainty.is_found):
+                position = predicted  # the row has no place of an absent point
+            else:
+                certainty = None  # a person has corrected the point
         is_known = bool(position) and min(position) >= 0
         entry.add(str(index), PRESENT if is_known else UNKNOWN, position, certainty)
 
@@ -95,6 +100,11 @@ def _read_row(row: str, location: str) -> list[float]:
     return [number(with_point(cell), location) for cell in cells]
 
 
+def _row_of(position: Sequence[float], is_there: bool) -> str:
+    """The row of a point: programs take negative coordinates for a missing one."""
+    return " ".join(repr(max(0.0, side)) for side in position) if is_there else NOWHERE
+
+
 def write(table: PointTable) -> str:
     """The content of a file; the names of points are their numbers, and points between them are unknown."""
     lines: list[str] = []
@@ -105,8 +115,7 @@ def write(table: PointTable) -> str:
         notes: list[str] = []
         for name in range(1, last + 1):
             point = by_name.get(str(name), MISSING)
-            position = [repr(max(0.0, side)) for side in point.position]
-            lines.append(" ".join(position) if point.state == PRESENT else NOWHERE)
+            lines.append(_row_of(point.position, point.state == PRESENT))
             place = " ".join(map(repr, point.position)) or NOWHERE
             notes.append(f"{place} {point.note or MISSING.note}")
         lines += [f"IMAGE={image}", f"ID={row}"]

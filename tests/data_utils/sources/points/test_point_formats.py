@@ -22,6 +22,7 @@ from support.points import (
 
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
+from data_utils.point_states import PRESENT
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from runtime.errors import DataError
@@ -122,3 +123,32 @@ def test_points_in_files_of_two_formats_are_a_one_line_error(tmp_path):
 def test_a_json_file_of_something_else_lists_no_points(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     assert files.read(tmp_path / "a.json") is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes", "space", "predicted", "corrected"),
+    [
+        ("tps", 2, "pixels from the bottom", "-1 -1", "5 6"),
+        ("markups", 3, "LPS", '"missing"', '"defined"'),
+        ("fcsv", 3, "LPS", "# not there: ", "7,5,6,7,0,0,0,1,1,1,0,a,,\n# not there: "),
+        (
+            "labelme",
+            2,
+            "pixels",
+            '"shapes": [',
+            '"shapes": [{"label": "a", "points": [[5, 6]], "shape_type": "point"}, ',
+        ),
+    ],
+)
+def test_a_point_that_was_predicted_to_be_absent_is_there_when_a_person_has_placed_it(
+    tmp_path, layout, axes, space, predicted, corrected
+):
+    names = ("1", "2") if layout == "tps" else ("a", "b")
+    file = write_points(tmp_path, prediction_with_an_absent_point(layout, names, axes=axes, space=space))
+    text = file.read_text()
+    assert predicted in text
+    file.write_text(text.replace(predicted, corrected, 1))
+    table = files.read(file).with_names(names)
+    assert table.states.tolist() == [[PRESENT, PRESENT]]
+    if layout != "markups":  # there the predicted place stays where the person has confirmed it
+        assert table.positions[0, 0].tolist() == [5, 6, 7][:axes]

@@ -51,19 +51,30 @@ class ParquetRows(StreamRows):
 
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
-        name = self.name(i)
         images, masks = self._group_content(group)
-        image = stored_picture(_cell(images, row), name)
-        return {"image": image, "target": stored_picture(_cell(masks, row), f"{name}: mask"), "name": name}
-
-    def name(self, i: int) -> str:
-        group, row = self._locate(i)
-        images, _ = self._group_content(group)
         image = _cell(images, row)
         # only a name: the file is not beside the shard
         path = image.get("path") if isinstance(image, dict) else None
+        name = path or self._row_name(group, row)
+        mask = stored_picture(_cell(masks, row), f"{name}: mask")
+        return {"image": stored_picture(image, name), "target": mask, "name": name}
+
+    def name(self, i: int) -> str:
+        group, row = self._locate(i)
+        file, number = self.groups[group, :2].tolist()
+        column = f"{self.columns['image']}.path"
+
+        def path(parquet: Any) -> str | None:
+            if column not in [parquet.schema.column(index).path for index in range(len(parquet.schema))]:
+                return None
+            value = parquet.read_row_group(number, columns=[column]).column(0)[row].as_py()
+            return value and value["path"]
+
+        return _read(self.files[file], path) or self._row_name(group, row)
+
+    def _row_name(self, group: int, row: int) -> str:
         file, _, first, _ = self.groups[group].tolist()
-        return path or f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
+        return f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
 
     def _read_group(self, group: int) -> tuple[Any, Any]:
         """Both columns of a row group, still in Arrow's memory."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
@@ -386,6 +387,16 @@ def test_an_epoch_of_parquet_files_reads_each_group_once(num_workers, packed, co
     size = sum(read.end - read.start for read in epochs.training_reads)
     footers = 2**16 * (epochs.groups + PIECES)
     assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups + footers
+
+
+def test_a_row_of_parquet_files_is_named_without_its_pictures(tmp_path, counted):
+    images = [{"bytes": np.random.default_rng(i).bytes(2**20), "path": f"{i}.png"} for i in range(4)]
+    table = pyarrow.table({"image": images, "mask": [b"1"] * 4})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    records = ParquetRows.open([f"counted://{tmp_path / 'a.parquet'}"], None, None)
+    counted.clear()
+    assert records.name(3) == "3.png"
+    assert counted.bytes_of()["a.parquet"] < 2**20
 
 
 @pytest.fixture(params=["tars", "packed"])

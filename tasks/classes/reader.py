@@ -90,7 +90,10 @@ class ClassReader(LabelReader):
         return self._target(self.class_map.encode(values, name))
 
     def target_from_volume(self, values: np.ndarray, name: str) -> Target:
-        return self._target(np.stack([self.class_map.encode(plane, name) for plane in values]))
+        mask = np.empty(values.shape, np.uint8)
+        for index, plane in enumerate(values):
+            mask[index] = self.class_map.encode(plane, name)
+        return self._target(mask)
 
     def _target(self, mask: np.ndarray, label_set: int = 0) -> Target:
         if self.label_sets is None:

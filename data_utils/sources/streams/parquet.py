@@ -8,7 +8,6 @@ unchanged.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,12 +35,11 @@ class ParquetRows(StreamRows):
         from datasets import Features
 
         with ThreadPoolExecutor(16) as pool:
-            footers = list(pool.map(partial(_read, read=attrgetter("schema_arrow", "metadata")), files))
+            footers = list(pool.map(partial(_read, read=_footer), files))
         groups: list[tuple[int, int, int, int]] = []
-        for file, (_, metadata) in enumerate(footers):
+        for file, (_, group_rows) in enumerate(footers):
             first = 0
-            for number in range(metadata.num_row_groups):
-                rows = metadata.row_group(number).num_rows
+            for number, rows in enumerate(group_rows):
                 if rows:
                     groups.append((file, number, first, rows))
                 first += rows
@@ -90,6 +88,12 @@ def _cell(column: Any, row: int) -> Any:
         return column[row].as_py()
     except UnicodeDecodeError as error:
         raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
+
+
+def _footer(parquet: Any) -> tuple[Any, list[int]]:
+    """The schema, and the rows of each row group: all else of the footer takes megabytes."""
+    metadata = parquet.metadata
+    return parquet.schema_arrow, [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 @retry

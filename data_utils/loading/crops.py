@@ -35,18 +35,18 @@ def _distinct(labels: np.ndarray) -> list[int]:
 
 
 def crop_around(
-    class_locations: list[np.ndarray], mask_size: Size, size: Size, crop_size: Size, rng: np.random.Generator
+    class_locations: list[np.ndarray], own_size: Size, size: Size, crop_size: Size, rng: np.random.Generator
 ) -> Window:
     """`crop_window` for a mask resized to `size` if only some pixels of each class are known.
 
-    `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
+    `class_locations` (n, axes) are pixels of the image or volume at its own size, `own_size`.
     """
 
     def find_pixel(class_share: float, pixel_share: float) -> np.ndarray | None:
         if not class_locations:
             return None
         locations = class_locations[int(class_share * len(class_locations))]
-        return locations[int(pixel_share * len(locations))] * size // mask_size
+        return locations[int(pixel_share * len(locations))] * size // own_size
 
     return _draw(size, crop_size, rng, find_pixel)
 

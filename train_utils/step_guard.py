@@ -124,6 +124,7 @@ class StepGuard:
         self.schedule.clock.note(results)
         if self.schedule.needs_results(self.state.step):
             results += self.settle(everything=True)
+            self.schedule.clock.note(results)  # the next step has nothing to read yet
         return results
 
     @property

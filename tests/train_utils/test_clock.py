@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from support.in_process import run_train
-from support.launches import launch
+from support.launches import PROGRAMS, launch
 
 from train_utils import schedule as clock_module
 from train_utils.optim import learning_rate
@@ -234,3 +234,15 @@ def test_two_processes_end_at_the_same_step(tiny_folder, tmp_path):
     result = launch("train.py", *flags, profile="multi_cpu", options=["--num_processes", "2"], forked=False)
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "run" / "finished.json").read_text())["step"] >= 1
+
+
+@pytest.mark.slow
+def test_a_run_that_records_each_step_ends_on_a_device_whose_results_are_read_late(tiny_folder, tmp_path):
+    flags = ["--dataset", tiny_folder, "--output-dir", tmp_path / "run", *QUICK, "--eval-every", "9999"]
+    results = tmp_path / "results.json"
+    begin = monotonic()
+    process = launch(PROGRAMS / "pretend_device.py", results, "train.py", *flags, "--max-minutes", "0.3")
+    assert process.returncode == 0, process.stderr
+    assert json.loads(results.read_text())[0]["error"] == ""
+    assert monotonic() - begin < 30
+    assert json.loads((tmp_path / "run" / "finished.json").read_text())["step"] > 1

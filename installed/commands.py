@@ -28,7 +28,7 @@ def main() -> None:
 
 def _run() -> None:
     """Run a script's `main`. Raises SettingsError if a package is missing."""
-    module, needs = COMMANDS[Path(sys.argv[0]).stem]
+    module, needs = COMMANDS[Path(sys.argv[0]).resolve().stem]  # also by a link of another name
     try:
         for name in needs:
             if find_spec(name) is None:

@@ -169,6 +169,14 @@ def test_a_command_runs_its_script_when_its_packages_are_there(calls, typed, com
     assert calls == [*packages, f"installed {script}", "main"]
 
 
+def test_a_link_of_another_name_runs_the_command(calls, monkeypatch, tmp_path):
+    link = tmp_path / "unet-predict-3.0"  # as pipx makes it with --suffix
+    link.symlink_to("/environment/bin/unet-predict")
+    monkeypatch.setattr(sys, "argv", [str(link)])
+    commands.main()
+    assert calls == ["installed .predict", "main"]
+
+
 def test_a_command_whose_part_is_not_installed_does_not_begin(calls, typed, monkeypatch):
     monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "matplotlib" else name)
     with pytest.raises(SettingsError, match=r"^matplotlib is not installed: pip install 'unet_accelerate\[train\]'$"):

@@ -127,9 +127,12 @@ def make_venv(clear: bool) -> None:
 def install(requirements: str) -> None:
     """Install requirements into the environment, by uv or by its own pip."""
     print(f"bootstrap: installing {requirements}", file=sys.stderr)
-    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
     if shutil.which("uv"):
         command = ["uv", "pip", "install", "--python", str(PYTHON)]
+    else:
+        command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+        # uv may have made the environment, without pip
+        subprocess.run([str(PYTHON), "-m", "ensurepip"], stdout=subprocess.DEVNULL)
     # Standard output belongs to the command that runs afterwards.
     code = subprocess.run([*command, "-r", str(ROOT / requirements)], stdout=sys.stderr).returncode
     if code != 0:

@@ -79,6 +79,14 @@ class TestEnvironment:
         assert bootstrap(repository, "python", "-c", "").stderr == ""
         assert marker.exists()
 
+    def test_changed_requirements_are_installed_by_pip_where_uv_is_there_no_more(self, repository, tmp_path):
+        bootstrap(repository, "python", "-c", "")
+        (tmp_path / "uv").unlink()
+        with open(repository / "requirements.txt", "a") as requirements:
+            requirements.write("# changed\n")
+        process = bootstrap(repository, "python", "-c", "import pip")
+        assert process.returncode == 0, process.stderr
+
     def test_tests_add_what_they_need_to_the_same_environment(self, repository):
         assert "installing requirements.txt\n" in bootstrap(repository, "python", "-c", "").stderr
         marker = repository / ".venv" / "kept"

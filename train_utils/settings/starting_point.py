@@ -38,7 +38,7 @@ def architecture(
     model_name = settings.init_from
     if backbone and model_name:
         raise ModelError(f"--encoder {backbone}: --init-from {model_name} has its own architecture; give one of them")
-    owner = model_name or backbone or "the checkpoint"
+    owner = f"--encoder {backbone}" if backbone else model_name or "the checkpoint"
     encoder = None
     config = trained or UNetConfig()
     if trained is None and backbone:

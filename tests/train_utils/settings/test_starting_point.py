@@ -24,7 +24,10 @@ def test_a_network_with_an_encoder_is_narrow():
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"encoder": "lite0", "depth": 9}, "--depth 9: lite0 has 5; leave the flag out, or start from another model"),
+        (
+            {"encoder": "lite0", "depth": 9},
+            "--depth 9: --encoder lite0 has 5; leave the flag out, or start from another model",
+        ),
         (
             {"encoder": "lite0", "encoder_weights": "random", "freeze_encoder": True},
             "--freeze-encoder: the random weights of lite0 would never be trained",
@@ -36,7 +39,7 @@ def test_a_network_with_an_encoder_is_narrow():
         ),
         (
             {"encoder": "lite0", "encoder_weights": "random", "dims": 3},
-            "lite0: takes images, but the data are volumes; start from another model, or give --dims 2",
+            "--encoder lite0: takes images, but the data are volumes; start from another model, or give --dims 2",
         ),
     ],
 )

@@ -30,7 +30,7 @@ def task_of_model(config: UNetConfig) -> Task:
         task = TASKS[name].task.from_config(config)
     except ModelError:  # its message names the damaged entry
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"the model's task {config.task} is damaged ({error!r}); use another copy") from error
     if task.outputs != config.num_classes:
         raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")

@@ -95,10 +95,11 @@ def test_a_model_keeps_its_regions():
     [
         (None, "is damaged"),
         ([["whole", ["x"]]] * 3, "is damaged"),
+        ([["whole", [float("inf")]]] * 3, "is damaged"),
         ([["whole", []], ["a", [1]], ["b", [2]]], "is damaged.*a region has no values"),
         ([["whole", [1]]], "does not fit its 3 outputs$"),
     ],
-    ids=["no regions", "a word for a value", "an empty region", "too few regions"],
+    ids=["no regions", "a word for a value", "an infinite value", "an empty region", "too few regions"],
 )
 def test_damaged_regions_are_refused(regions, mistake):
     with pytest.raises(ModelError, match=rf"^the model's task .*{mistake}"):

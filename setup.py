@@ -6,6 +6,7 @@ and each command in a message, has the package's name.
 
 import ast
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import setup
@@ -40,6 +41,11 @@ def installed(source: str) -> str:
 
 class BuildPackage(build_py):
     """Copies modules as they are to be in the wheel; of this folder's own, the scripts."""
+
+    def run(self) -> None:
+        # an earlier version's build may have left modules that are gone, or packages that are modules now
+        shutil.rmtree(Path(self.build_lib, NAME), ignore_errors=True)
+        super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         modules = super().find_package_modules(package, package_dir)

@@ -89,12 +89,18 @@ def test_every_module_can_be_put_into_the_package():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """The folder of the package, built of the scripts, two packages of modules, the profiles and the templates."""
+    """The folder of the package, built of the scripts, two packages of modules, the profiles and the templates.
+
+    An earlier version's build has left a package in it that is gone.
+    """
     names = [NAME, f"{NAME}.accelerate_configs", f"{NAME}.runtime", f"{NAME}.train_utils.reporting"]
     data = {f"{NAME}.accelerate_configs": ["*.yaml"], f"{NAME}.train_utils.reporting": ["templates/*"]}
     values = {"packages": names, "package_dir": {NAME: "."}, "package_data": data, "script_name": "setup.py"}
     build = BuildPackage(Distribution(values))
     build.build_lib = str(tmp_path_factory.mktemp("built"))
+    left = Path(build.build_lib, NAME, "gone")
+    left.mkdir(parents=True)
+    (left / "__init__.py").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         build.ensure_finalized()

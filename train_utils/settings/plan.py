@@ -24,7 +24,7 @@ class RunLength(NamedTuple):
     Args:
         minutes: runs of fewer minutes have this length, unless they have a shorter one.
         resized_pixels: the most pixels of a resized image, if its masks keep their detail.
-        smooth_pixels: the same, if they keep nearly all of it; at most `resized_pixels`.
+        smooth_pixels: the same, if they keep nearly all of it; without a number `resized_pixels` holds for them too.
         cropped_pixels: the approximate pixels of a crop of an image.
         patch_voxels, point_patch_voxels: the most voxels of a patch of a volume, and of a volume with points.
         base_channels, base_channels_for_many: of a network without an encoder, and with many training images.
@@ -34,7 +34,7 @@ class RunLength(NamedTuple):
 
     minutes: float = math.inf
     resized_pixels: int = 512 * 512
-    smooth_pixels: int = 512 * 512
+    smooth_pixels: float = math.inf
     cropped_pixels: int = 512 * 512
     patch_voxels: int = 128**3
     point_patch_voxels: int = 128**3
@@ -48,7 +48,6 @@ LONG = RunLength()
 SHORT = RunLength(
     minutes=60,
     resized_pixels=192 * 256,
-    smooth_pixels=192 * 256,
     cropped_pixels=192 * 256,
     patch_voxels=48**3,
     point_patch_voxels=48**3,
@@ -57,7 +56,7 @@ SHORT = RunLength(
     batch_size=2,
     output_stride=4,
 )
-VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, smooth_pixels=128 * 160, point_patch_voxels=32**3)
+VERY_SHORT = SHORT._replace(minutes=15, resized_pixels=128 * 160, point_patch_voxels=32**3)
 # a frozen encoder gets more pixels: it has learned from larger images
 SHORT_FROZEN = SHORT._replace(resized_pixels=384 * 512, smooth_pixels=256 * 320, cropped_pixels=256 * 320)
 
@@ -118,7 +117,7 @@ def _mask_scale(info: DatasetInfo, length: RunLength) -> float:
     chosen = 1.0
     for scale in SCALES[1:]:
         pixels = image_pixels * chosen**2
-        if pixels <= length.smooth_pixels:
+        if pixels <= min(length.resized_pixels, length.smooth_pixels):
             break
         least_detail = DETAIL_KEPT if pixels > length.resized_pixels else SMOOTH
         if detail_kept(info, scale) < least_detail:

@@ -126,7 +126,7 @@ class SegmentationDataset(Dataset):
         resampled = (preprocess.spacing, preprocess.clip, preprocess.standardize, spacing_bytes)
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
-        key = content and digest(*kind, preprocessing, resampled, content, *self.reader.key, self.split.bad)
+        key = content and digest(*kind, preprocessing, resampled, content, self.reader, self.split.bad)
         self.decoded = decode_once(self.load, len(self), self.target, key, self.config.skipped_errors)
 
 

@@ -26,6 +26,8 @@ from unet.config import MaskValue
 class TargetReader(ABC):
     """Reads the targets of a data set, and knows their meaning.
 
+    A reader is a frozen dataclass: its fields are all that the arrays of targets depend on, beside the files.
+
     Attributes:
         has_classes: whether the values of masks are classes: few, and not smoothed.
         may_shrink: whether the plan may have images resized to fewer pixels.
@@ -139,11 +141,6 @@ class TargetReader(ABC):
         `Task.unknown_target` gives the same to a process that has a network and no data set.
         """
         return self.target.unknown(shape)
-
-    @property
-    def key(self) -> tuple:
-        """The settings that the arrays depend on, beside the files."""
-        return ()
 
     @property
     def identity(self) -> list[str]:

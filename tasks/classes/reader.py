@@ -66,16 +66,6 @@ class ClassReader(LabelReader):
             return Classes(self.class_map.names, loss, weights)
         return PartlyLabeledClasses(self.class_map.names, loss, weights, flags=torch.tensor(self.label_sets.flags))
 
-    @property
-    def key(self) -> tuple:
-        class_map = self.class_map
-        key: tuple = (class_map.values, class_map.ignore_value)
-        if class_map.joined or class_map.outside is not None:
-            key += (class_map.joined, class_map.outside)
-        if self.label_sets is not None:
-            key += (self.label_sets.flags, tuple(self.label_sets.numbers.items()))
-        return key
-
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         placed = with_unknown(source)
         if placed is not source:  # 255 may be a class

@@ -102,10 +102,6 @@ class PointReader(TargetReader):
         partners = list(self.landmarks.partners)
         return replace(target, points=target.points[partners], states=target.states[partners])
 
-    @property
-    def key(self) -> tuple:
-        return (self.names, self.file_indices)
-
     def read(
         self,
         record: Record,

@@ -94,9 +94,9 @@ class ObjectReader(MaskReader):
         if len(values) > 1 and with_unknown(first) is not first:
             values.discard(IGNORE_INDEX)  # what lies beyond the files of masks
         if len(values) == 1 and not is_drawn(first):
-            key = records.digest and digest("pieces of masks", records.digest, reader.key)
+            key = records.digest and digest("pieces of masks", records.digest, reader)
             reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
-        key = records.digest and digest("shapes of objects", records.digest, reader.key)
+        key = records.digest and digest("shapes of objects", records.digest, reader)
         return replace(reader, **load_or_compute(key, partial(object_shapes, records, reader)))
 
     def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> "ObjectReader":
@@ -119,11 +119,6 @@ class ObjectReader(MaskReader):
         names = [name for _, name in self.classes]
         classes = Classes((BACKGROUND, *names), loss, weights)
         return Objects(classes, self.smallest, self.fills_holes, in_pieces=self.in_pieces)
-
-    @property
-    def key(self) -> tuple:
-        key = (Objects.name, self.ignored, self.classes, self.outside)
-        return (*key, "pieces") if self.in_pieces else key
 
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         if isinstance(source, LabeledObjects):

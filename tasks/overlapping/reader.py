@@ -110,11 +110,6 @@ class OverlapReader(LabelReader):
         return Overlapping(self.class_names, loss, weights, self.class_partners, self.mirrors)
 
     @property
-    def key(self) -> tuple:
-        # the digest of the records depends on their bits and label sets
-        return (Overlapping.name,) if self.label_sets is None else (Overlapping.name, self.label_sets.flags)
-
-    @property
     def identity(self) -> list[str]:
         return list(self.class_names)
 
@@ -263,11 +258,6 @@ class RegionReader(OverlapReader):
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         return Regions(self.class_names, loss, weights, self.class_partners, self.mirrors, self.regions)
-
-    @property
-    def key(self) -> tuple:
-        key = (Regions.name, *self.identity, self.ignored)
-        return key if self.label_sets is None else (*key, self.label_sets.flags)
 
     @property
     def identity(self) -> list[str]:

@@ -68,6 +68,7 @@ class Grey(Task):
         return GreyScores(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(images, 1, device=device))
 
 
+@dataclass(frozen=True)
 class GreyReader(MaskReader):
     """The values of a mask as they are."""
 

@@ -140,16 +140,6 @@ def test_a_reader_of_objects_tells_its_task():
     assert task.classes.class_weights.tolist() == pytest.approx([(4 / 3) ** 0.5, 1, (4 / 9) ** 0.5])
 
 
-def test_targets_of_objects_are_kept_apart_by_all_that_they_depend_on():
-    readers = [
-        ObjectReader(),
-        ObjectReader(ignored=(9,)),
-        ObjectReader(classes=((2, "cell"),)),
-        ObjectReader(outside=255),
-    ]
-    assert len({reader.key for reader in readers}) == len(readers)
-
-
 def test_label_images_of_32_bits_are_numbered_anew_in_crops(tmp_path):
     """Their numbers are larger than 20 million."""
     folder = write_discs(tmp_path, COUNTS, seed=3)

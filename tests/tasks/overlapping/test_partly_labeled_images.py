@@ -46,7 +46,7 @@ def test_pixels_count_only_where_their_class_is_labeled(twelve_images):
 
 def test_keys_change_with_the_classes_that_images_are_labeled_for(twelve_images):
     plain, data = twelve_images
-    assert data.reader.key != plain.reader.key
+    assert data.reader != plain.reader
     assert content_key([plain.train.records]) != content_key([data.train.records])
 
 

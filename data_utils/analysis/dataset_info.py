@@ -18,8 +18,10 @@ from data_utils.analysis.normalization import (
     usable_spacings,
     volume_normalization,
 )
+from data_utils.bits import ALL_CLASSES
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.mask_values import value_key
 from data_utils.sources.records import Records, spread_indices
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
@@ -198,7 +200,8 @@ def list_locations(
     """
     class_map = reader.class_map
     if class_map is None:
-        values = [value for value in class_locations if background is None or not reader.is_empty(value)]
+        # values are numbers of objects, or the bits of present and unknown classes
+        values = [value for value in class_locations if background is None or value_key(value) & ALL_CLASSES]
         return [class_locations[value] for value in values]
     locations: dict[int, list[np.ndarray]] = {}
     background_index = None if background is None else class_map.index_of(background)

@@ -103,10 +103,6 @@ class TargetReader(ABC):
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
-    def is_empty(self, value: MaskValue) -> bool:
-        """Whether a value of a mask without class map means that nothing is there."""
-        return value == 0
-
     def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         """`labeled_classes` as indices of the class map, for tasks whose class map has other classes than the task."""
         return self.labeled_classes(labeled_for)

@@ -101,10 +101,6 @@ class OverlapReader(LabelReader):
         overlap = counts[has_several].sum() / max(1, counts[truth != 0].sum())
         return replace(self, class_pixels=tuple(class_pixels), shares=tuple(shares), overlap=float(overlap))
 
-    def is_empty(self, value: MaskValue) -> bool:
-        truth, _ = unpack_bits(np.array(value))
-        return not truth
-
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Overlapping:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         return Overlapping(self.class_names, loss, weights, self.class_partners, self.mirrors)
@@ -189,29 +185,15 @@ class RegionReader(OverlapReader):
     """The regions of mask values, which are unions of labels.
 
     Args:
-        regions: in the order of their bits.
         ignored: mask values of unknown pixels.
         class_map: the labels of the masks; None if only a model is known.
     """
 
-    regions: tuple[Region, ...] = ()
+    class_values: tuple[tuple[int, ...], ...] = ()
     ignored: tuple[MaskValue, ...] = ()
     class_map: ClassMap | None = None
 
     has_classes = True
-
-    @classmethod
-    def of_regions(
-        cls,
-        regions: tuple[Region, ...],
-        ignored: tuple[MaskValue, ...] = (),
-        class_map: ClassMap | None = None,
-        sides: Sides | None = None,
-    ) -> "RegionReader":
-        """The reader of these regions."""
-        names = tuple(region.name for region in regions)
-        values = tuple(region.values for region in regions)
-        return cls(names, values, regions=regions, ignored=ignored, class_map=class_map, sides=sides)
 
     @classmethod
     def from_records(
@@ -230,13 +212,19 @@ class RegionReader(OverlapReader):
                     f"--regions: {region.name} holds {show(unknown)}, which is no value of the masks;"
                     f" they hold {show(class_map.values)}"
                 )
-        sides = find_sides([region.name for region in regions], config.swap)
-        return cls.of_regions(regions, class_map.ignored_values, class_map, sides)
+        names, values = zip(*regions, strict=True)
+        sides = find_sides(names, config.swap)
+        return cls(names, values, ignored=class_map.ignored_values, class_map=class_map, sides=sides)
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """In the order of their bits."""
+        return tuple(map(Region, self.class_names, self.class_values))
 
     def bits(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         truth = np.zeros(values.shape, np.int32)
         unknown = np.zeros(values.shape, np.int32)
-        for value in set(chain.from_iterable(region.values for region in self.regions)):
+        for value in set(chain.from_iterable(self.class_values)):
             truth[values == value] = region_bits(self.regions, value)
         for ignored in self.ignored:
             unknown[values == ignored] = self.all_bits
@@ -271,7 +259,7 @@ class RegionReader(OverlapReader):
     def to_preprocess(self) -> ClassFields:
         return {
             "class_names": self.class_names,
-            "class_values": tuple(region.values[0] for region in self.regions),
+            "class_values": tuple(values[0] for values in self.class_values),
             "ignore_value": self.ignored[0] if self.ignored else None,
             "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
         }

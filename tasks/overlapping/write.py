@@ -111,7 +111,8 @@ class RegionFormat(MaskFormat):
     """Label maps: each pixel has the first value of its last region."""
 
     def __init__(self, regions: tuple[Region, ...], ignored: tuple[MaskValue, ...]) -> None:
-        self.reader = RegionReader.of_regions(regions, ignored)
+        names, values = zip(*regions, strict=True)
+        self.reader = RegionReader(names, values, ignored=ignored)
         self.section = RegionSection(self.reader)
         self.values = (0, *(region.values[0] for region in regions))
         self.written_values = self.values

@@ -138,7 +138,7 @@ def test_regions_have_a_second_table_of_the_written_labels():
     of_regions, of_labels = scores.score_tables()
     assert [row[:2] for row in rows_of(of_regions)] == [["whole", "0.5000"], ["core", "0.0000"], ["mean", "0.2500"]]
     assert [row[:2] for row in rows_of(of_labels)] == [["label 1", "1.0000"], ["label 2", "0.5000"], ["mean", "0.7500"]]
-    description = RegionSection(RegionReader.of_regions(regions)).description()
+    description = RegionSection(RegionReader(*zip(*regions, strict=True))).description()
     assert description.startswith("Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2.")
 
 

@@ -13,7 +13,6 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from runtime.errors import DataError, SettingsError, UserError
 from tasks.overlapping.reader import RegionReader, parse_regions
-from tasks.overlapping.target import Region
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
 
@@ -86,7 +85,7 @@ def test_a_task_that_does_not_agree_with_regions_is_refused(tmp_path):
 
 
 def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
-    reader = RegionReader.of_regions(parse_regions(BRATS))
+    reader = RegionReader(*zip(*parse_regions(BRATS), strict=True))
     values = np.array([[0, 1, 2], [3, 4, 60000]], np.uint16)
     assert reader.target_from_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
     with pytest.raises(DataError, match="is a color mask"):
@@ -109,7 +108,7 @@ def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader():
 
 def test_regions_are_labeled_by_the_names_of_their_labels():
     labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
-    reader = RegionReader.of_regions((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
+    reader = RegionReader(("whole", "inner"), ((1, 2), (2,)), class_map=labels)
     names = [("core",), ("core", "edema"), ("swelling", "inner"), (), ("whole",)]
     pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
     partly = reader.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),)).with_pixels(pixels)
@@ -118,7 +117,7 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
 
 
 def test_all_ignored_values_are_unknown_and_kept_for_prediction():
-    reader = RegionReader.of_regions((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+    reader = RegionReader(("whole", "core"), ((3, 1), (1,)), ignored=(9, 8))
     target = reader.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
     assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
     assert target.known.tolist() == [[3, 3, 3, 0, 0]]

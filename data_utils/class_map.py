@@ -10,6 +10,7 @@ import numpy as np
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.mask_values import (
     MAX_VALUES,
+    UNKNOWN,
     as_color,
     as_grey,
     number_type,
@@ -167,7 +168,7 @@ class ClassMap:
         keys = pack(mask)
         codes = self._codes(keys)
         unclassed = codes == 0
-        for value in self.ignored_values:
+        for value in (*self.ignored_values, UNKNOWN):
             unclassed &= keys != value_key(value)
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256

@@ -26,7 +26,7 @@ from data_utils.analysis.inspection import inspect_split
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import value_text
+from data_utils.mask_values import UNKNOWN, value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.places import with_places
@@ -37,6 +37,7 @@ from runtime.errors import DataError
 from runtime.script import run_script
 from runtime.settings import reader
 from runtime.values import Positive
+from unet.config import IGNORE_INDEX
 
 SHARD_MB = 256.0
 # limits of a group of rows: a stream holds several groups of each image of a batch in memory
@@ -98,7 +99,9 @@ def _stored_picture(source: ImageSource, name: str, *, is_mask: bool = False) ->
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
     if isinstance(source, RenderedMask):
-        return _stored_values(source.render(), name)
+        values = source.render()
+        values = np.where(values == UNKNOWN, IGNORE_INDEX, values)
+        return _stored_values(values.astype(np.min_scalar_type(values.max())), name)
     file = page_file(source)
     assert file is not None
     if file.page is not None:

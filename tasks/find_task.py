@@ -20,7 +20,7 @@ from tasks import TASKS
 from tasks.classes.loss import Classes
 from tasks.landmarks.loss import Landmarks
 from tasks.objects.loss import Objects
-from tasks.objects.reader import connected_pieces, with_unknown
+from tasks.objects.reader import connected_pieces
 from tasks.overlapping.loss import Regions
 
 SAMPLED_MASKS = 20  # masks that are read
@@ -102,7 +102,7 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
     """The numbers in the masks that can be read and hold no colors; of a large mask only the first rows."""
     for index in indices:
         record = records[index]
-        source = with_unknown(record["target"])
+        source = record["target"]
         with suppress(DataError):  # the error is reported where all masks are read
             if isinstance(source, VolumeFile):
                 values = read_label_volume(source, record["name"])[0]

@@ -22,7 +22,16 @@ from data_utils.image_io.volumes import (
     read_volume_header,
 )
 from data_utils.image_io.windowed import WindowedImage, strips
-from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
+from data_utils.mask_values import (
+    MAX_VALUES,
+    UNKNOWN,
+    as_color,
+    count_colors,
+    count_values,
+    has_colors,
+    pack,
+    value_key,
+)
 from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.records import Record
@@ -140,6 +149,7 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
     with problem_of_kind("mask cannot be read"):
         for part in mask_parts(record["target"], name):
             counts = count_values(part.values)
+            counts.pop(UNKNOWN, None)
             pixels.update(counts)
             if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
                 pixels = count_colors(pixels)

@@ -12,7 +12,6 @@ from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask
-from data_utils.image_io.places import UNKNOWN, with_unknown
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
@@ -67,10 +66,6 @@ class ClassReader(LabelReader):
         return PartlyLabeledClasses(self.class_map.names, loss, weights, flags=torch.tensor(self.label_sets.flags))
 
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
-        placed = with_unknown(source)
-        if placed is not source:  # 255 may be a class
-            joined = (*self.class_map.joined, (UNKNOWN, IGNORE_INDEX))
-            return placed, replace(self, class_map=replace(self.class_map, joined=joined))
         if not isinstance(source, AnnotatedClasses):
             return source, self
         indices = tuple(range(len(self.class_map)))

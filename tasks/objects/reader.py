@@ -14,10 +14,9 @@ from data_utils.analysis.findings import Findings
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
-from data_utils.image_io.places import UNKNOWN, with_unknown
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.mask_values import pack, value_key
+from data_utils.mask_values import UNKNOWN, pack, value_key
 from data_utils.sources.records import LabelSet, Record, Records, spread_indices
 from data_utils.targets.reader import MaskReader, resize_back
 from runtime.cache import digest, load_or_compute
@@ -90,10 +89,7 @@ class ObjectReader(MaskReader):
         if records is None:
             return reader
         values = {value_key(value) for value in pixels} - {0, *reader.ignored}
-        first = records[0]["target"]
-        if len(values) > 1 and with_unknown(first) is not first:
-            values.discard(IGNORE_INDEX)  # what lies beyond the files of masks
-        if len(values) == 1 and not is_drawn(first):
+        if len(values) == 1 and not is_drawn(records[0]["target"]):
             key = records.digest and digest("pieces of masks", records.digest, reader)
             reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
         key = records.digest and digest("shapes of objects", records.digest, reader)
@@ -123,16 +119,12 @@ class ObjectReader(MaskReader):
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         if isinstance(source, LabeledObjects):
             return source, replace(self, reads_labels=True)
-        reader = self
-        placed = with_unknown(source)
-        if placed is not source:
-            reader = replace(self, ignored=(*self.ignored, UNKNOWN))
-        if isinstance(placed, RenderedMask) and placed.is_drawn:
+        if isinstance(source, RenderedMask) and source.is_drawn:
             indices = tuple((value, index) for index, (value, _) in enumerate(self.classes, 1))
-            return AnnotatedObjects(placed, indices, self.outside), replace(self, reads_labels=True)
+            return AnnotatedObjects(source, indices, self.outside), replace(self, reads_labels=True)
         if self.in_pieces and whole:  # they are told apart before a mask is resized or divided
-            return MaskPieces(placed, name, reader), replace(reader, reads_labels=True)
-        return placed, reader
+            return MaskPieces(source, name, self), replace(self, reads_labels=True)
+        return source, self
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if not self.reads_labels:
@@ -142,9 +134,9 @@ class ObjectReader(MaskReader):
         return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))
 
     def target_from_volume(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        is_ignored = np.zeros(numbers.shape, bool)
-        if self.ignored:
-            is_ignored = np.isin(numbers, self.ignored)
+        is_ignored = numbers == UNKNOWN
+        for ignored in self.ignored:
+            is_ignored |= numbers == ignored
         numbers = np.where(is_ignored, 0, numbers)
         problem = self.find_problem([int(numbers.min()), int(numbers.max())])
         if problem is not None:

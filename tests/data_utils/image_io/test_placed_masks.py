@@ -24,6 +24,7 @@ from data_utils.image_io.places import (
     read_source_grid,
 )
 from data_utils.image_io.reader import open_source, read_header, read_mask
+from data_utils.mask_values import UNKNOWN
 from data_utils.sources.load import load_records
 from data_utils.sources.places import place_warnings, with_places
 from data_utils.sources.records import ListRows, Records
@@ -66,21 +67,27 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
         tolerance=0,
     )
     placed = read_mask(record["target"], "a")
+    placed[placed == UNKNOWN] = 255
     assert (placed == expected).mean() > 0.998  # centers between two pixels
     info = load_dataset_info(class_config(tmp_path))
-    assert info.reader.class_map.ignore_value in (None, 255)
+    assert info.reader.class_map.values == (0, 1, 2, 3)
     assert info.train.sizes.tolist() == [[40, 56]] * 2
 
 
-def test_what_a_mask_does_not_cover_is_unknown_where_255_is_a_class(tmp_path):
+@pytest.mark.parametrize("value", [255, 5])
+def test_what_a_mask_does_not_cover_is_unknown_whatever_its_classes_are(tmp_path, value):
     half = np.zeros((40, 28), np.uint8)
-    half[5:20, 5:20] = 255
+    half[5:20, 5:20] = value
     write_pairs(tmp_path, NORTH_UP, mask_of=lambda _: half)
+    write_raster(tmp_path / "masks" / "0.tif", half[None], transform=NORTH_UP @ Affine.translation(99, 0))  # beside it
     info = load_dataset_info(class_config(tmp_path))
-    assert info.reader.class_map.values == (0, 255)
-    labels = info.reader.read(info.train.records[0], (40, 56)).mask
-    assert (labels[:, 28:] == 255).all()
-    assert np.array_equal(labels[:, :28], half // 255)
+    assert info.reader.class_map.values == (0, value)
+    assert info.reader.class_map.ignore_value is None
+    masks = [info.reader.read(record, (40, 56)).mask for split in (info.train, info.val) for record in split.records]
+    covered = [mask[:, :28] for mask in masks if (mask != 255).any()]
+    assert len(covered) == 2
+    assert all(np.array_equal(mask, half > 0) for mask in covered)
+    assert all((mask[:, 28:] == 255).all() for mask in masks)
 
 
 @pytest.mark.parametrize(("task", "val_blocks"), [(None, None), ("objects", 20.0)])
@@ -145,7 +152,6 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
     values = np.arange(30 * 40, dtype=np.uint16).reshape(size)
     placed = PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render()
     assert np.array_equal(placed, values)
-    assert placed.dtype == np.uint16
 
 
 def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):

@@ -37,20 +37,6 @@ def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:
     return logits, ClassTarget(truth)
 
 
-@pytest.fixture
-def partly_known() -> tuple[Tensor, ClassTarget]:
-    """A sample of 1,000 pixels of which every seventh is unknown."""
-    logits, target = sample(1000)
-    target.mask[0, ::7] = 255
-    return logits, target
-
-
-def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
-    whole = counts_of(TASK, *partly_known)
-    monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
-    assert torch.equal(counts_of(TASK, *partly_known), whole)
-
-
 def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
     confidence = torch.zeros(2**26, device="meta")
     with LargestTensor() as largest:

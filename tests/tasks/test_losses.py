@@ -93,15 +93,6 @@ def test_logits_under_ignored_pixels_change_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_a_filler_adds_nothing(kind):
-    logits, masks = sample()
-    criterion = ClassLoss(3, kind)
-    filled = torch.cat([masks, torch.full_like(masks[:1], 255)])
-    with_filler = whole(criterion, torch.cat([logits, logits[:1]]), filled)
-    torch.testing.assert_close(with_filler, whole(criterion, logits, masks), **FLOAT64)
-
-
-@pytest.mark.parametrize("kind", LOSSES)
 def test_an_empty_step_is_zero(kind):
     logits, masks = sample()
     logits.requires_grad_()

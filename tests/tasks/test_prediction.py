@@ -79,12 +79,6 @@ def test_a_prediction_is_the_same_in_any_strips(task, two_images):
     np.testing.assert_array_equal(strips.uncertainty, whole.uncertainty)
 
 
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_only_what_is_wanted_is_kept(task, two_images):
-    prediction = decode_strips(task, [two_images[0]], (4, 5), "a")
-    assert prediction[2:] == (None, None, None)
-
-
 @pytest.mark.parametrize(("task", "dtype"), [(SIDED, "int32"), (Classes(NAMES), "uint8"), (Objects(), "int32")])
 def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
     logits, _ = two_images

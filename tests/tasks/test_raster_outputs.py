@@ -6,8 +6,6 @@ Modules: tasks/prediction_files.py, data_utils/image_io/places.py.
 import io
 import json
 import re
-from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -205,39 +203,18 @@ def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, m
     assert "Traceback" not in result.stderr
 
 
-class WrittenTiff(NamedTuple):
-    """A GeoTIFF that was written in strips, and what it should hold."""
-
-    file: Path
-    rows: np.ndarray
-    channels: int
-    is_big: bool
-
-
-@pytest.fixture(scope="module")
-def written_tiff(request, tmp_path_factory) -> WrittenTiff:
-    """A GeoTIFF of the channels, the type and the format that a test asks for."""
-    channels, dtype, is_big = request.param
-    folder = tmp_path_factory.mktemp("geotiff")
+@pytest.mark.parametrize(
+    ("channels", "dtype", "most_bytes"), [(1, "uint8", 2**32), (2, ">u2", 0), (3, "float32", 2**32)]
+)
+def test_geotiff_is_read_by_rasterio(tmp_path, monkeypatch, channels, dtype, most_bytes):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
-    place = read_grid(str(write_raster(folder / "in.tif", np.zeros((1, *size), np.uint8)))).place
-    with (
-        mock.patch.object(prediction_files, "CLASSIC_BYTES", 0 if is_big else 2**32),
-        (folder / "out.tif").open("wb") as file,
-    ):
+    place = read_grid(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
+    monkeypatch.setattr(prediction_files, "CLASSIC_BYTES", most_bytes)  # beyond which a file is a BigTIFF
+    with (tmp_path / "out.tif").open("wb") as file:
         write_geotiff(file, rows, place, 9, has_bands=True)
-    return WrittenTiff(folder / "out.tif", rows, channels, is_big)
-
-
-KINDS_OF_TIFFS = [(1, "uint8", False), (2, ">u2", True), (3, "float32", False)]
-of_each_kind = pytest.mark.parametrize("written_tiff", KINDS_OF_TIFFS, ids=str, indirect=True)
-
-
-@of_each_kind
-def test_geotiff_is_read_by_rasterio(written_tiff):
-    with rasterio.open(written_tiff.file) as file:
-        assert np.array_equal(file.read(), written_tiff.rows)
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert np.array_equal(file.read(), rows)
         assert file.transform == NORTH_UP
         assert file.crs.to_string() == UTM
         assert file.nodata == 9

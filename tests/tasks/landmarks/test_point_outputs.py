@@ -120,14 +120,6 @@ def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, 
     np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-6)
 
 
-def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_path):
-    task = landmarks("tps", "pixels from the bottom")
-    job = image_job(tmp_path, "sub/a", size=(32, 48))
-    write_logits(PointFormat(task), task, job, peaks((16, 24), (3, 4), (3, 4), (12, 20)))
-    table = read_written(job.file(".tps"), "tps").with_names(task.names)
-    np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
-
-
 def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):
     task = landmarks("labelme", "pixels")
     job = image_job(tmp_path, size=(30, 40))

@@ -79,18 +79,6 @@ def test_an_object_cut_into_exact_halves_is_found_once():
     assert scores_of(ONE, HALVES).by_name()["object"]["found"] == 1
 
 
-def test_parts_of_an_image_count_as_the_whole_does():
-    true = discs((60, 50), 20, seed=1)
-    predicted = np.roll(true, 2, axis=1)
-    scores = Objects().new_scores(1)
-    for rows in (slice(0, 7), slice(7, 8), slice(8, 60)):
-        scores.add(labels_of(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
-    assert not scores.sums.any()  # an object may go on in the next part
-    scores.finish_image(0)
-    assert torch.equal(scores.by_image[0], scores.sums)
-    assert torch.equal(scores.sums, scores_of(predicted, true).sums)
-
-
 def scores_of_two_processes() -> tuple[ObjectScores, ObjectScores, ObjectScores]:
     """The scores of four images by one process, and those of each of two processes with two of the images."""
     together, *halves = (Objects().new_scores(4) for _ in range(3))

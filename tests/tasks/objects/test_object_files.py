@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
-import torch
 from PIL import Image
 from pycocotools import mask
-from support.prediction import image_job, write_logits
+from support.prediction import image_job
 from support.written_files import (
     DETECTED,
     PLACE,
@@ -30,10 +29,9 @@ from support.written_files import (
 from data_utils.image_io.formats import PageFile
 from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
-from tasks.job import MASK, PROBABILITIES, Job
+from tasks.job import MASK, Job
 from tasks.objects import write as objects_module
 from tasks.objects.labels import AnnotatedObjects, class_indices, label_classes, label_numbers, pack_labels
-from tasks.objects.loss import Objects
 from tasks.objects.write import (
     IMAGE_COLUMNS,
     TABLE,
@@ -152,22 +150,6 @@ def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects,
     assert written.tolist() == [[nodata, 1], [2, objects]]
     with rasterio.open(tmp_path / "out.tif") as file:
         assert file.nodata == nodata
-
-
-def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.ndarray]:
-    """Logits of objects of one class, and their probabilities."""
-    logits = torch.randn(3, *size, generator=torch.Generator().manual_seed(seed))
-    return logits, torch.cat([logits[:2].softmax(0), logits[2:].sigmoid()]).numpy()
-
-
-def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_known(tmp_path):
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(6, 4), output=tmp_path / "out", place=PLACE)
-    logits, expected = random_logits(job.size, seed=0)
-    missing = np.zeros((6, 4), bool)
-    missing[0, 3] = missing[4, 1] = True
-    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
-    written = tifffile.imread(job.file(PROBABILITIES))
-    np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
 
 
 FORMAT = ObjectFormat(NAMES)

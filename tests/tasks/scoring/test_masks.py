@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tifffile
 import torch
 from PIL import Image
-from support.prediction import image_job, matrix_of, score_labels, true_labels
+from support.prediction import image_job, matrix_of, score_labels
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
@@ -107,13 +106,6 @@ def test_an_object_that_lies_in_several_parts_is_one():
     (entry,) = scores.entries
     assert entry.items() >= {"ap50": 1, "objects": 1, "predicted": 1, "found": 1, "split": 0, "merged": 0}.items()
     assert scores.areas is None
-
-
-def test_a_true_mask_is_read_from_its_page(tmp_path):
-    pages = np.full((2, 4, 6), 10, np.uint8)
-    pages[1] = 200
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    assert true_labels(PageFile(tmp_path / "a.tif", 1), ClassFormat(CLASSES)).tolist() == [[1] * 6] * 4
 
 
 def scored(folder: Path, truth: tuple[int, int]) -> Scores:

@@ -58,16 +58,6 @@ def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
     assert scores.areas is None
 
 
-def test_objects_that_touch_are_scored_by_their_numbers(tmp_path):
-    ids = np.zeros((3, 4, 5), np.uint8)
-    ids[:, 1:3, 1:3] = 1
-    ids[:, 1:3, 3] = 2
-    output_format = ObjectFormat(("background", "cell"))
-    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    scores = score_labels(output_format, Objects(), job, pack_labels(ids, ids > 0))
-    assert [scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
-
-
 @pytest.mark.parametrize("surfaces", [False, True])
 def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
     scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)

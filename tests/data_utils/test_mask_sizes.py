@@ -1,9 +1,8 @@
 """Masks stored at another size than their images: usable where the proportions agree, scored at their own size.
 
-Modules: tasks/scoring/masks.py, inference/true_masks.py.
+Modules: tasks/classes/reader.py, data_utils/loading/dataset.py.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
 from support.in_process import run_train
-from support.launches import predict
 
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
@@ -103,24 +101,3 @@ def test_scores_of_a_run_count_the_pixels_of_the_masks_themselves(data, tmp_path
     assert matrix.sum() == 40 * 56 + 2 * 20 * 28 + 80 * 112
     assert run.values("eval/mean_iou")[-1] == pytest.approx(expected, rel=1e-12)
     assert (run.folder / "report.html").exists()  # whose pictures show masks over images
-
-
-@pytest.mark.parametrize("size", [(10, 15), (20, 30), (41, 62)])
-def test_predictions_are_scored_at_the_size_of_the_true_masks(model, tmp_path, size):
-    """Each true pixel against the predicted one under its center, whether the mask is written now or was before."""
-    rng = np.random.default_rng(0)
-    Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "image.png")
-    (tmp_path / "truth").mkdir()
-    values = np.array((10, 200, 255), np.uint8)
-    truth = rng.integers(0, 3, size)
-    Image.fromarray(values[truth]).save(tmp_path / "truth" / "image.png")
-    scores = []
-    for _ in range(2):
-        result = predict(model, [tmp_path / "image.png"], tmp_path / "out", "--truth", tmp_path / "truth")
-        assert result.returncode == 0, result.stderr
-        scores.append(json.loads((tmp_path / "out" / "metrics.json").read_text())["confusion_matrix"])
-    written = np.searchsorted(values, np.array(Image.open(tmp_path / "out" / "image.png")))
-    under = [((np.arange(want) + 0.5) * have / want).astype(int) for want, have in zip(size, (20, 30), strict=True)]
-    expected = np.zeros((3, 3), int)
-    np.add.at(expected, (truth, written[np.ix_(*under)]), 1)
-    assert scores == [expected.tolist()] * 2

@@ -13,11 +13,6 @@ def test_padding_lies_behind_an_image():
     assert TARGET.pad((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
 
 
-def test_padding_lies_behind_a_volume():
-    volume = ClassTarget(np.array([[[1]], [[2]]], np.uint8))
-    assert volume.pad((2, 2, 2)).mask.tolist() == [[[1, 255], [255, 255]], [[2, 255], [255, 255]]]
-
-
 def test_a_strip_ends_before_its_last_row():
     batch = ClassTarget.stack([TARGET.map(torch.from_numpy)])
     assert batch.strip(1, 2).mask.tolist() == [[[3, 4, 5]]]

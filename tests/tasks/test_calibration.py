@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support.largest_tensor import LargestTensor
 from torch import Tensor
 
 from data_utils.target import Target
@@ -37,16 +36,10 @@ def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:
     return logits, ClassTarget(truth)
 
 
-def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
-    confidence = torch.zeros(2**26, device="meta")
-    with LargestTensor() as largest:
-        count_confidences(confidence, confidence > 0, confidence > 0)
-    assert 0 < largest.bytes <= 2**26  # as many as there are pixels
-
-
 @pytest.fixture
-def counts_at_edges() -> Tensor:
-    """Counts of five pixels at the edges of bins; one more pixel is not counted."""
+def counts_at_edges(monkeypatch) -> Tensor:
+    """Counts of five pixels at the edges of bins, in parts; one more pixel is not counted."""
+    monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 2)
     confidence = torch.tensor([0.0, 1 / 15, 1 / 15 + 1e-4, 0.5, 1.0, 1.0])
     is_right = torch.tensor([False, True, True, False, True, True])
     return count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))

@@ -151,13 +151,6 @@ def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
     assert [job.place.transform[2] for job in jobs] == [5, 8]
 
 
-def test_an_image_without_place_has_a_png(tmp_path, model):
-    bands, _ = scene(0)
-    write_raster(tmp_path / "in" / "a.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
-    assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
-    assert Image.open(tmp_path / "out" / "a.png").size == (56, 40)
-
-
 def test_scores_leave_out_pixels_without_data(tmp_path, model):
     _, mask = write_scene(tmp_path / "in" / "a.tif")
     mask[:6, :20] = 1

@@ -1,21 +1,14 @@
-"""How much memory the pixels of an image take, from which size on it is asked for, and names of files.
+"""How much memory the pixels of an image take, from which size on it is asked for, and files of other formats.
 
 Modules: data_utils/image_io/formats.py.
 """
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import (
-    BandSource,
-    PageFile,
-    VolumeFile,
     check_memory,
     format_remedy,
-    source_files,
 )
 
 
@@ -38,21 +31,3 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
 )
 def test_files_of_other_formats_are_told_how_to_become_images(names, remedy):
     assert format_remedy(names) == remedy
-
-
-@pytest.mark.parametrize(
-    ("source", "paths"),
-    [
-        ("a.png", ("a.png",)),
-        (Path("a.png"), ("a.png",)),
-        (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
-        (b"x", ()),
-        (PageFile("a.tif", 3), ("a.tif",)),
-        (PageFile("a.tif", reads_place=False), ("a.tif",)),
-        (BandSource(("a.tif", "b.tif")), ("a.tif", "b.tif")),
-        (np.zeros((2, 2), np.uint8), ()),
-    ],
-    ids=["text", "path", "volume", "bytes", "page", "picture", "bands", "array"],
-)
-def test_the_files_of_a_source_are_named(source, paths):
-    assert source_files(source) == paths

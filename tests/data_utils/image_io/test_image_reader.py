@@ -38,6 +38,8 @@ def test_pixels_are_read_as_they_are_seen(tmp_path, orientation, seen, suffix):
     Image.fromarray(np.uint8([[0, 1, 2], [3, 4, 5]])).save(path, exif=exif)
     assert read_image(path)[:, :, 0].tolist() == seen
     assert read_mask(path, "a").tolist() == seen
+    for source in (path, path.read_bytes()):
+        assert read_header(source, "a")[0] == np.shape(seen)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

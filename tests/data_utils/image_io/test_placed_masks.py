@@ -7,21 +7,19 @@ import os
 
 import numpy as np
 import pytest
-import tifffile
 from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
 from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.config import DataConfig
 from data_utils.image_io import places
-from data_utils.image_io.formats import Box, PageFile
+from data_utils.image_io.formats import Box
 from data_utils.image_io.places import (
     Grid,
     Place,
     PlacedMask,
     on_grid,
     read_grid,
-    read_source_grid,
 )
 from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.mask_values import UNKNOWN
@@ -120,29 +118,6 @@ def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
         write_raster(path, np.zeros((1, *size), np.uint8))
         os.utime(path, (time, time))
         assert read_grid(str(path)).size == size
-
-
-PLACE_TAGS = [
-    (33550, "d", 3, (10.0, 10.0, 0.0), True),
-    (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True),
-]
-
-
-@pytest.mark.parametrize(("orientation", "has_grid"), [(1, True), (3, False), (6, False)])
-def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path, orientation, has_grid):
-    tags = [*PLACE_TAGS, (274, "H", 1, orientation, True)]
-    path = tmp_path / "a.tif"
-    tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
-    assert (read_grid(str(path)) is not None) is has_grid
-
-
-def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
-    path = tmp_path / "a.tif"
-    with tifffile.TiffWriter(path) as tiff:
-        for tags in ((), PLACE_TAGS):
-            tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
-    assert read_grid(str(path)) is None
-    assert read_source_grid(PageFile(str(path), 1)).place.transform == (10, 0, 500, 0, -10, 900)
 
 
 def test_centers_on_the_border_of_two_pixels_belong_to_the_second():

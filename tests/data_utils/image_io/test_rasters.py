@@ -20,6 +20,7 @@ from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io.formats import BandSource, Box, PageFile
+from data_utils.image_io.places import read_grid
 from data_utils.image_io.rasters import band_indices, open_bands
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
 from data_utils.loading.dataset import TrainingDataset
@@ -51,13 +52,14 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
 
 
 @pytest.mark.parametrize("orientation", [2, 3, 4])
-def test_a_tiff_with_a_place_is_seen_as_it_is_to_be_turned(tmp_path, orientation):
+def test_a_tiff_with_a_place_is_seen_as_it_is_to_be_turned_and_has_no_grid(tmp_path, orientation):
     stored = np.arange(20, dtype=np.uint8).reshape(4, 5)
     tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
     tags.append((274, "H", 1, orientation, True))
     tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", extratags=tags, metadata=None)
     axes = {2: 1, 3: (0, 1), 4: 0}[orientation]
     assert np.array_equal(read_image(tmp_path / "a.tif")[:, :, 0], np.flip(stored, axes))
+    assert read_grid(str(tmp_path / "a.tif")) is None
 
 
 def test_planes_without_place_are_bands(tmp_path):
@@ -104,13 +106,6 @@ def transparent_colors() -> np.ndarray:
     colors[3] = 255
     colors[3, :, :7] = 0
     return colors
-
-
-def test_alpha_says_where_there_is_data(tmp_path):
-    pixels = read_image(write_raster(tmp_path / "a.tif", transparent_colors(), photometric="rgb", alpha="yes"))
-    assert pixels.shape == (20, 30, 3)
-    assert np.ma.getmaskarray(pixels)[:, :7].all()
-    assert not pixels.mask[:, 7:].any()
 
 
 def test_alpha_that_is_chosen_is_a_band_like_others(tmp_path):

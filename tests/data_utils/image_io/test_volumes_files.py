@@ -311,12 +311,6 @@ def test_fine_axes_are_resampled_as_images_are(tmp_path):
     assert np.array_equal(resampled[0], resize_image(step[:, :, 0].T[..., None], (24, 24))[..., 0])
 
 
-def test_a_volume_of_other_channels_than_the_model_takes_is_refused(tmp_path):
-    path = write_nifti(tmp_path / "a.nii.gz", np.stack([IMAGE, IMAGE], axis=3))
-    with pytest.raises(DataError, match="a: has 2 channels, the model takes 3"):
-        VolumeInput.read(source(path), Preprocess(), 3, "a")
-
-
 STORED = {
     "int16": nibabel.Nifti1Image(IMAGE, ANISOTROPIC).to_bytes(),
     "float32": nibabel.Nifti1Image(IMAGE.astype(np.float32), LPS).to_bytes(),
@@ -380,15 +374,11 @@ def test_voxels_lie_at_the_same_place_within_what_programs_round_or_a_hundredth_
     assert same_grid(header_of(side, 0.0), header_of(side, moved)) is is_same
 
 
-def volume_of_side(folder: Path, side: float) -> VolumeFile:
-    """A volume whose voxels have this size along x, in mm."""
-    return source(write_nifti(folder / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1])))
-
-
 @pytest.mark.parametrize("side", [0.9e-7, 1.1e4, -1.1e7])
 def test_a_voxel_of_a_size_that_nothing_has_is_refused(tmp_path, side):
-    with pytest.raises(ImageError, match="is no grid in space"):
-        read_volume(volume_of_side(tmp_path, side), "a")
+    path = write_nifti(tmp_path / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1]))
+    with pytest.raises(ImageError, match=r"a: its affine .* is no grid in space of voxels of 1e-07 to 10000 mm"):
+        read_volume_header(source(path), "a")
 
 
 def test_a_written_mask_is_the_same_file_at_any_time(tmp_path, monkeypatch):
@@ -440,21 +430,6 @@ def test_voxels_behind_extensions_are_read_whatever_the_case_of_the_name(tmp_pat
     (tmp_path / name.lower()).rename(tmp_path / name)
     voxels, _ = read_volume(source(tmp_path / name), "a")
     assert np.array_equal(voxels[..., 0].T, IMAGE)
-
-
-@pytest.mark.parametrize("name", ["a.nrrd", "A.MHA"])
-def test_voxels_of_several_numbers_are_channels_of_nrrd_and_mha_too(tmp_path, name):
-    itk = pytest.importorskip("SimpleITK")
-    voxels = np.random.default_rng(0).integers(0, 99, (3, 4, 5, 2), np.uint8)
-    image = itk.GetImageFromArray(voxels, isVector=True)
-    image.SetDirection((-1, 0, 0, 0, -1, 0, 0, 0, 1))
-    itk.WriteImage(image, str(tmp_path / name.lower()))
-    (tmp_path / name.lower()).rename(tmp_path / name)
-    read, header = read_volume(source(tmp_path / name), "a")
-    assert header.size == (3, 4, 5)
-    assert header.channels == 2
-    assert header.dtype == "uint8"
-    assert np.array_equal(read, voxels)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.augmentation import Augmentation, augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
+from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
 from data_utils.sources.records import LandmarkNames, ListRows, Metadata, Records
 from runtime.errors import DataError
 from tasks.landmarks.loss import Landmarks
@@ -228,15 +228,6 @@ def test_a_crop_knows_nothing_of_the_presence_of_points_outside(whole):
     assert crop.points.tolist() == (whole.points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
-
-
-def test_a_moved_point_is_outside_only_where_it_was_there():
-    target = batch_of_image(image_points([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
-    moved = target.move(
-        move_labels=lambda labels, unknown: labels,
-        move_points=lambda points: points + torch.tensor([1.5, 0.0]),
-    )
-    assert moved.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, OUTSIDE]]  # 3.5 is the border of the last pixel
 
 
 def test_the_size_of_images_stays_where_shapes_are_needed():

@@ -21,27 +21,21 @@ def random_masks(request) -> tuple[np.ndarray, np.ndarray]:
     return true, predicted
 
 
-def test_areas_of_the_background_are_not_counted(random_masks):
+def touched(areas: np.ndarray, others: np.ndarray) -> tuple[int, int]:
+    """How many connected areas there are, and how many of them hold pixels of the others."""
+    labels, count = label(areas)
+    return count, len(set(labels[areas & others].tolist()))
+
+
+def test_areas_are_counted_by_label_but_those_of_the_background(random_masks):
     true, predicted = random_masks
-    assert not counted(predicted, true)[0].any()
-
-
-@pytest.mark.parametrize("index", [1, 2])
-def test_areas_that_are_found_are_counted_by_label(random_masks, index):
-    true, predicted = random_masks
-    counts = counted(predicted, true)[index]
-    labels, count = label(true == index)
-    hit_areas = set(labels[(predicted == index) & (labels > 0)].tolist())
-    assert counts[:BINS].sum() == count
-    assert counts[BINS : 2 * BINS].sum() == len(hit_areas)
-
-
-@pytest.mark.parametrize("index", [1, 2])
-def test_areas_that_are_predicted_are_counted_by_label(random_masks, index):
-    true, predicted = random_masks
-    labels, count = label(predicted == index)
-    right = set(labels[(true == index) & (labels > 0)].tolist())
-    assert counted(predicted, true)[index, -2:].tolist() == [count, count - len(right)]
+    counts = counted(predicted, true)
+    assert not counts[0].any()
+    for index in (1, 2):
+        areas, found = touched(true == index, predicted == index)
+        assert (counts[index, :BINS].sum(), counts[index, BINS : 2 * BINS].sum()) == (areas, found)
+        areas, right = touched(predicted == index, true == index)
+        assert counts[index, -2:].tolist() == [areas, areas - right]
 
 
 def test_small_areas_that_are_missed_show_by_their_size():

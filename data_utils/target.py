@@ -94,14 +94,8 @@ class Target:
 
     def pad(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
         """The target of one image (NumPy arrays), padded at the end of each axis to a shape (*spatial)."""
-        inside = tuple(slice(side) for side in self.shape)
-
-        def pad(array: Array, unknown: int) -> Array:
-            padded = np.full(shape, unknown, array.dtype)
-            padded[inside] = array
-            return padded
-
-        return self.map_with_unknown(pad)
+        widths = [(0, side - own) for side, own in zip(shape, self.shape, strict=True)]
+        return self.map_with_unknown(lambda array, unknown: np.pad(array, widths, constant_values=unknown))
 
     def crop(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
         """The target of a crop; `window` has a slice of each axis."""

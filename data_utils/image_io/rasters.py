@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import cached_property, reduce
-from io import BytesIO
 from math import prod
 from pathlib import Path
 from threading import Lock
@@ -25,12 +24,12 @@ from data_utils.image_io.tiff import (
     has_plain_pixels,
     is_tiff,
     open_page,
+    open_tiff,
     page_size,
     reads_right,
 )
 from data_utils.image_io.windowed import WindowedImage, is_large_size
 from runtime.console import listing
-from runtime.documents import check_regular
 from runtime.errors import ImageError
 
 HUGE_NODATA = 1e30
@@ -127,7 +126,8 @@ class Raster(WindowedImage):
             pages = (file.page or 0, *file.more_channels)
             return JoinedRasters([_open_bands_of(path, page, stack) for page in pages])
         try:
-            tiff = _open_tiff(path, stack)
+            tiff = stack.enter_context(open_tiff(path))
+            tiff.pages[0].aspage()
         except Exception:
             return None  # Pillow reads more of a damaged file than tifffile, and reports the damage
         page = open_page(tiff, file.page or 0)
@@ -250,18 +250,9 @@ def open_bands(source: BandSource, stack: ExitStack) -> WindowedImage:
     return rasters[0] if len(rasters) == 1 else JoinedRasters(rasters)
 
 
-def _open_tiff(file: Path | bytes, stack: ExitStack) -> tifffile.TiffFile:
-    """A TIFF whose first page can be read."""
-    if isinstance(file, Path):
-        check_regular(file)
-    tiff = stack.enter_context(tifffile.TiffFile(BytesIO(file) if isinstance(file, bytes) else file))
-    tiff.pages[0].aspage()
-    return tiff
-
-
 def _open_bands_of(file: Path | bytes, number: int, stack: ExitStack) -> Raster:
     """The page of a TIFF whose samples are to be bands, whatever else they may be."""
-    tiff = _open_tiff(file, stack)
+    tiff = stack.enter_context(open_tiff(file))
     page = open_page(tiff, number)
     if not has_bands(page):
         raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")

@@ -4,6 +4,7 @@ import logging
 import math
 import struct
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +42,13 @@ def page_numbers(path: Path) -> list[int]:
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
-    with image_errors(str(path)), _open_file(path) as tiff:
+    with image_errors(str(path)), open_tiff(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
 
 
 def channel_pages(path: Path) -> list[tuple[int, ...]]:
     """The pages of the channels of each image, where the axes that ImageJ or OME have stored say so; else empty."""
-    with image_errors(str(path)), _open_file(path) as tiff:
+    with image_errors(str(path)), open_tiff(path) as tiff:
         if not tiff.is_imagej and not tiff.is_ome:
             return []
         numbers = [number for number, _ in _full_pages(tiff)]
@@ -59,9 +60,12 @@ def channel_pages(path: Path) -> list[tuple[int, ...]]:
         return [tuple(pages) for pages in by_image.reshape(-1, by_image.shape[-1]).tolist()]
 
 
-def _open_file(path: Path) -> tifffile.TiffFile:
-    check_regular(path)
-    return tifffile.TiffFile(path)
+def open_tiff(file: Path | bytes) -> tifffile.TiffFile:
+    """A TIFF, open. May raise any error."""
+    if isinstance(file, bytes):
+        return tifffile.TiffFile(BytesIO(file))
+    check_regular(file)
+    return tifffile.TiffFile(file)
 
 
 def open_page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
@@ -85,7 +89,7 @@ def read_slices(path: Path) -> np.ndarray | None:
 
     ImageJ writes stacks above 4 GB so, tifffile those with `truncate`.
     """
-    with _open_file(path) as tiff:
+    with open_tiff(path) as tiff:
         first = tiff.pages[0].aspage()
         count = _slice_count(tiff)
         claimed = (tiff.imagej_metadata or {}).get("images", 1)

@@ -62,9 +62,6 @@ class ObjectFormat(MaskFormat):
         task = Objects.from_config(config)
         return cls(task.classes.names, in_pieces=task.in_pieces)
 
-    def mask_values(self, labels: np.ndarray) -> np.ndarray:
-        return label_numbers(labels)
-
     def file(self, job: Job, extension: str) -> Path:
         file = job.file(extension)
         large = job.file(LARGE_MASK)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.class_map import MOST_IN_MASK, ClassMap
+from data_utils.class_map import ClassMap
+from data_utils.class_names import BACKGROUND
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import TIFF_SUFFIXES, Segments
-from runtime.errors import ImageError, SettingsError
+from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.job import MASK
 from tasks.overlapping.loss import Overlapping, regions_of_model
@@ -110,12 +111,15 @@ class PageFormat(OverlapFormat):
 class RegionFormat(MaskFormat):
     """Label maps: each pixel has the first value of its last region."""
 
+    reader: RegionReader
+
     def __init__(self, regions: tuple[Region, ...], ignored: tuple[MaskValue, ...]) -> None:
         names, values = zip(*regions, strict=True)
         self.reader = RegionReader(names, values, ignored=ignored)
         self.section = RegionSection(self.reader)
-        self.values = (0, *(region.values[0] for region in regions))
-        self.written_values = self.values
+        written = tuple(region.values[0] for region in regions)
+        self.labels = ClassMap((BACKGROUND, *names), (0, *written), None)
+        self.written_values = self.labels.values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "RegionFormat":
@@ -124,13 +128,9 @@ class RegionFormat(MaskFormat):
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []
-        for name, value in zip(self.section.names, self.values[1:], strict=True):
-            properties.append({"class": name, "value": value})
+        for region in self.reader.regions:
+            properties.append({"class": region.name, "value": region.values[0]})
         yield Areas(last_classes(prediction.labels, len(properties)), properties)
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
-        largest = max(self.values[1:])
-        if not 0 < largest <= MOST_IN_MASK:
-            raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {MOST_IN_MASK}")
-        values = np.array(self.values, np.uint8 if largest < 256 else np.uint16)
-        return values[last_classes(labels, len(self.values) - 1)]
+        return self.labels.decode(last_classes(labels, len(self.reader.regions)))

@@ -137,7 +137,7 @@ def test_masks_of_a_region_hold_its_first_value_in_the_smallest_type(values, dty
 
 @pytest.mark.parametrize("value", [65536, -1])
 def test_a_region_whose_value_no_png_holds_is_refused(value):
-    with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
+    with pytest.raises(ImageError, match=f"mask values {value} cannot be written: a PNG mask holds 0 to 65535"):
         RegionFormat((Region("a", (value,)),), ()).mask_values(ROWS)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, features
+from PIL import Image
 from support.inputs import find_jobs
 
 from data_utils.image_io.formats import VolumeFile
@@ -50,14 +50,6 @@ def test_a_pipe_is_not_read_in_windows(tmp_path):
     os.mkfifo(tmp_path / "a.npy")
     with pytest.raises(ImageError, match="not a regular file"), open_source(tmp_path / "a.npy"):
         pass
-
-
-@pytest.mark.skipif(not features.check("libtiff"), reason="Pillow writes this codec with libtiff")
-def test_a_tiff_whose_codec_tifffile_lacks_is_read_whole(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.tif", compression="zstd")
-    with open_source(tmp_path / "a.tif") as picture:
-        np.testing.assert_array_equal(picture.pixels(picture.rows(5, 9)), pixels[5:9])
 
 
 def test_a_long_name_is_looked_for_in_no_time():

@@ -42,19 +42,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_training_sees_a_smaller_mask_at_the_size_of_the_network(data):
-    info = load_info(data, scale=0.5)
-    image, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
+@pytest.mark.parametrize(("scale", "factor"), [(0.5, 1), (1.0, 2)])
+def test_training_sees_a_smaller_mask_at_the_size_of_the_network(data, scale, factor):
+    info = load_info(data, scale=scale)
+    size = (20 * factor, 28 * factor)
+    image, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=scale))[Slot(1, 0, size)]
     stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
-    assert image.shape[1:] == (20, 28)
-    np.testing.assert_array_equal(target.mask.numpy(), stored // 255)
-
-
-def test_training_sees_a_smaller_mask_at_the_size_of_its_image(data):
-    info = load_info(data)
-    _, target, *_ = TrainingDataset(info.train, info, Preprocess())[Slot(1, 0, (40, 56))]
-    stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
-    np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((2, 2), np.uint8)))
+    assert image.shape[1:] == size
+    np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((factor, factor), np.uint8)))
 
 
 def test_evaluation_sees_masks_at_their_own_sizes(data):

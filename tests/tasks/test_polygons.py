@@ -7,7 +7,6 @@ import json
 import resource
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -104,36 +103,6 @@ def drawn(features, image, value_of):
     return rasterize(pairs, image.shape, transform=image.transform, dtype=np.int32)
 
 
-class Outlined(NamedTuple):
-    """A scene, the folder of its masks, and the polygons of them."""
-
-    task: str
-    source: Path
-    output: Path
-    content: dict
-
-    @property
-    def features(self) -> list[dict]:
-        return self.content["features"]
-
-
-@pytest.fixture(scope="module", params=TASKS)
-def outlined_scene(request, models, tmp_path_factory) -> Outlined:
-    """A turned scene that is predicted in windows, with the polygons of its masks."""
-    folder = tmp_path_factory.mktemp("outlined")
-    source = write_scene(folder / "in" / "a.tif", transform=TURNED)
-    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
-        result = predict(models[request.param], [source], folder / "out", "--polygons", "--tile-size", "32")
-    assert result.returncode == 0, result.stderr
-    return Outlined(request.param, source, folder / "out", json.loads((folder / "out" / "a.geojson").read_text()))
-
-
-def test_polygons_are_in_the_coordinates_of_the_image_and_of_no_background(outlined_scene):
-    assert outlined_scene.content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
-    assert outlined_scene.features
-    assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
-
-
 def label_numbers(properties: dict) -> int:
     """The value of a class, or the number of an object, in its mask."""
     return properties.get("value", properties.get("number"))
@@ -146,26 +115,28 @@ OVERLAPPING_MASKS = {
 MASKS = {task: {"a.tif": label_numbers} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
 
 
-def test_polygons_give_the_mask_again(outlined_scene):
-    for name, value_of in MASKS[outlined_scene.task].items():
-        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
-            mask = file.read(1).astype(np.int32)
-            mask[mask == file.nodata] = 0
-            of_mask = [feature for feature in outlined_scene.features if value_of(feature["properties"])]
-            assert mask.any()
-            assert np.array_equal(drawn(of_mask, image, value_of), mask)
-
-
-def test_masks_of_polygons_have_the_grid_of_the_image_and_its_pixels_without_data(outlined_scene):
-    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
-    for name in MASKS[outlined_scene.task]:
-        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+@pytest.mark.parametrize("task", TASKS)
+def test_polygons_give_the_mask_again_in_the_coordinates_of_the_image(models, tmp_path, task):
+    """Of a turned scene that is predicted in windows; the background has none."""
+    source = write_scene(tmp_path / "in" / "a.tif", transform=TURNED)
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
+        result = predict(models[task], [source], tmp_path / "out", "--polygons", "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
+    assert content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
+    assert all(feature["properties"]["class"] != "background" for feature in content["features"])
+    for name, value_of in MASKS[task].items():
+        with rasterio.open(source) as image, rasterio.open(tmp_path / "out" / name) as file:
             assert file.transform == image.transform
             assert file.crs == image.crs
-            assert file.shape == image.shape
             assert np.array_equal(file.dataset_mask(), image.dataset_mask())
-            assert (file.read(1)[:9, :20] == file.nodata).all()
-            assert file.nodata not in values_of_classes
+            assert file.nodata not in ({0, 255} if task == "overlapping" else {0})
+            mask = file.read(1).astype(np.int32)
+            assert (mask[:9, :20] == file.nodata).all()
+            mask[mask == file.nodata] = 0
+            of_mask = [feature for feature in content["features"] if value_of(feature["properties"])]
+            assert mask.any()
+            assert np.array_equal(drawn(of_mask, image, value_of), mask)
 
 
 def test_classes_without_background_are_all_outlined(tmp_path, models):

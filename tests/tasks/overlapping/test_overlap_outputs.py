@@ -13,7 +13,7 @@ from PIL import Image
 from support.prediction import image_job
 from support.written_files import SIZE, tilted_volume_job
 
-from runtime.errors import ImageError, SettingsError
+from runtime.errors import SettingsError
 from tasks.job import Job
 from tasks.overlapping.target import Region
 from tasks.overlapping.write import OverlapFormat, PageFormat, RegionFormat, folder_names
@@ -116,29 +116,6 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     output_format = RegionFormat((WHOLE, CORE, ACTIVE), ())
     assert output_format.mask_values(ROWS).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
     assert output_format.written_values == (0, 1, 2, 300)
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"),
-    [
-        ((1,), np.uint8),
-        ((255,), np.uint8),
-        ((256,), np.uint16),
-        ((65535,), np.uint16),
-        ((255, 70_000), np.uint8),
-        ((256, 1), np.uint16),
-    ],
-)
-def test_masks_of_a_region_hold_its_first_value_in_the_smallest_type(values, dtype):
-    masks = RegionFormat((Region("a", values),), ()).mask_values(ROWS % 2)
-    assert masks.max() == values[0]
-    assert masks.dtype == dtype
-
-
-@pytest.mark.parametrize("value", [65536, -1])
-def test_a_region_whose_value_no_png_holds_is_refused(value):
-    with pytest.raises(ImageError, match=f"mask values {value} cannot be written: a PNG mask holds 0 to 65535"):
-        RegionFormat((Region("a", (value,)),), ()).mask_values(ROWS)
 
 
 def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():

@@ -94,14 +94,9 @@ def test_an_evaluation_records_the_error(reliability):
     assert "eval/calibration_error" not in evaluation_of(None).record()
 
 
-def test_a_checkpoint_keeps_the_counts(reliability):
+def test_a_checkpoint_keeps_the_counts_and_one_of_an_earlier_version_has_none(reliability):
     state = RunState()
     state.update(evaluation_of(reliability), is_best=True)
     assert torch.equal(state.best_evaluation(TASK).scores.reliability, reliability)
-
-
-def test_a_checkpoint_of_an_earlier_version_has_no_counts(reliability):
-    state = RunState()
-    state.update(evaluation_of(reliability), is_best=True)
     del state.best_scores["reliability"]
     assert state.best_evaluation(TASK).scores.reliability is None

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.ndimage import label
 from support.prediction import matrix_of, score_labels, scores_of, volume_job
 from support.volumes import write_volume
 
@@ -24,7 +23,6 @@ from tasks.objects.loss import Objects
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
-from tasks.scoring.areas import area_report
 from tasks.scoring.boundary import boundary_scores, case_report, case_table, volume_entry
 
 SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
@@ -56,14 +54,6 @@ def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
     scores = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
     assert [scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
     assert scores.areas is None
-
-
-@pytest.mark.parametrize("surfaces", [False, True])
-def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
-    scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)
-    areas = area_report(scores.areas, ("sky", "land"))["by_class"]["land"]
-    assert areas["areas"] == label(TRUTH)[1]
-    assert areas["predicted"] == label(PRED)[1]
 
 
 def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):

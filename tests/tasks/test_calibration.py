@@ -5,12 +5,7 @@ import torch
 from torch import Tensor
 
 from data_utils.target import Target
-from tasks.calibration import (
-    STEPS,
-    calibration_error,
-    count_confidences,
-    no_counts,
-)
+from tasks.calibration import STEPS, calibration_error, count_confidences, no_counts
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.overlapping.loss import Overlapping

@@ -8,14 +8,7 @@ import torch
 from support.prediction import matrix_of
 
 from tasks.classes.scores import ClassScores
-from tasks.confusion import (
-    ClassCounts,
-    class_scores,
-    confusion_matrix,
-    image_iou,
-    replicated_sums,
-    sums_by_cell,
-)
+from tasks.confusion import ClassCounts, class_scores, confusion_matrix, image_iou, replicated_sums, sums_by_cell
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 

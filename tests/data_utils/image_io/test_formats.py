@@ -6,10 +6,7 @@ Modules: data_utils/image_io/formats.py.
 import pytest
 
 from data_utils.image_io import formats
-from data_utils.image_io.formats import (
-    check_memory,
-    format_remedy,
-)
+from data_utils.image_io.formats import check_memory, format_remedy
 
 
 def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):

@@ -8,12 +8,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from data_utils.image_io.reader import (
-    decode_mask,
-    read_header,
-    read_image,
-    read_mask,
-)
+from data_utils.image_io.reader import decode_mask, read_header, read_image, read_mask
 from runtime.errors import DataError, ImageError
 
 

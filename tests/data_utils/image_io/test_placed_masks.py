@@ -14,13 +14,7 @@ from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 from data_utils.config import DataConfig
 from data_utils.image_io import places
 from data_utils.image_io.formats import Box
-from data_utils.image_io.places import (
-    Grid,
-    Place,
-    PlacedMask,
-    on_grid,
-    read_grid,
-)
+from data_utils.image_io.places import Grid, Place, PlacedMask, on_grid, read_grid
 from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.mask_values import UNKNOWN
 from data_utils.sources.load import load_records

@@ -16,15 +16,7 @@ import tifffile
 from PIL import Image
 from pycocotools import mask
 from support.prediction import image_job
-from support.written_files import (
-    DETECTED,
-    PLACE,
-    SIZE,
-    TILTED,
-    tilted_volume_job,
-    write_labels,
-    write_object_table,
-)
+from support.written_files import DETECTED, PLACE, SIZE, TILTED, tilted_volume_job, write_labels, write_object_table
 
 from data_utils.image_io.formats import PageFile
 from inference.requested_outputs import RequestedOutputs

@@ -67,7 +67,7 @@ class Shapes(NamedTuple):
 
     Args:
         crs: a name as EPSG:4326, or WKT; None if it is the CRS of the images.
-        boxes: (N, 4), (left, top, right, bottom) of each shape; infinite for one that this CRS does not reach.
+        boxes: (N, 4), (left, top, right, bottom) of each shape.
     """
 
     shapes: Sequence[Shape]
@@ -116,8 +116,7 @@ class PolygonMask(RenderedMask):
         shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
         chosen = list(range(len(shapes)))
         if self.is_shared:
-            with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
-                centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
+            centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
             chosen = np.flatnonzero(((centers >= 0) & (centers < grid.size[::-1])).all(axis=1)).tolist()
         return Counter(self.values[shapes[index].label] for index in chosen)
 
@@ -132,8 +131,7 @@ class PolygonMask(RenderedMask):
         shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
-        with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
-            corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
+        corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         is_near = (np.abs(corners) < MAX_PIXEL_DISTANCE).all(axis=(1, 2))
         is_near &= (corners.max(axis=1) > 0).all(axis=1) & (corners.min(axis=1) < size[::-1]).all(axis=1)
         for index in np.flatnonzero(is_near).tolist():
@@ -247,13 +245,9 @@ def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int
 
 
 def _boxes(shapes: Sequence[Shape]) -> np.ndarray:
-    boxes = np.full((len(shapes), 4), np.inf)
-    for box, shape in zip(boxes, shapes, strict=True):
-        corners = np.concatenate(shape.rings)
-        if np.isfinite(corners).all():
-            box[:2] = corners.min(axis=0)
-            box[2:] = corners.max(axis=0)
-    return boxes
+    corners = (np.concatenate(shape.rings) for shape in shapes)
+    boxes = [np.concatenate([each.min(axis=0), each.max(axis=0)]) for each in corners]
+    return np.reshape(boxes, (-1, 4))
 
 
 def _rings(feature: Any, location: str) -> tuple[np.ndarray, ...]:
@@ -295,7 +289,7 @@ def _label(properties: Any, column: str | None, location: str) -> str:
 
 
 def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> list[Shape]:
-    """The shapes in another CRS; corners are infinite in a shape that it does not reach.
+    """The shapes in another CRS, without those that it does not reach, as no image in it does.
 
     Raises DataError if there is no way from one CRS to the other.
     """
@@ -314,10 +308,10 @@ def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> 
             raise
         if type(error).__name__ != OUT_OF_REACH:
             raise DataError(f"{file}: no way from {source[:80]} to {crs_name(target)} ({one_line(error)})") from error
-        if len(shapes) > 1:
-            half = len(shapes) // 2
-            return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
-        moved_corners = np.full_like(corners, np.inf)
+        if len(shapes) == 1:
+            return []
+        half = len(shapes) // 2
+        return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
     moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
     return [Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes]
 

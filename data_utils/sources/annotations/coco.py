@@ -25,7 +25,7 @@ from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fi
 from data_utils.sources.annotations.layout import (
     AnnotatedSplits,
     SplitPaths,
-    describe_missing,
+    describe_search,
     find_file,
     find_listed,
     number_classes,
@@ -357,7 +357,7 @@ def open_records(
         coco_sources,
         value_by_name,
         location=first_file,
-        hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
+        hint=partial(describe_search, _image_folders(files[0], split), files[0].root),
     )
     return with_labels(records, labels)
 

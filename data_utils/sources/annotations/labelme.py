@@ -6,7 +6,7 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 import os
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -65,7 +65,8 @@ class Contents(NamedTuple):
 
     Args:
         labels: those of its areas and points, each once.
-        image: the image that it names; "" if it names none.
+        image: the image that it names, "" if it names none; as `read_folder` gives it, the path of its image below the
+            folder of images, "" if the image is in the file itself, None if there is none.
         is_embedded: whether the image is in the file itself.
         areas: how many of the shapes are not points.
         size: the (H, W) that it states, of any type.
@@ -73,30 +74,11 @@ class Contents(NamedTuple):
     """
 
     labels: Sequence[str]
-    image: str
+    image: str | None
     is_embedded: bool
     areas: int
     size: Sequence[Any]
     points: Sequence[Sequence[Any]]
-
-
-# of a file that cannot be read: it is assumed to hold its image, so that it is reported as that image's problem
-UNREADABLE = Contents([], "", True, 0, [None, None], [])
-
-
-class LabelmeFile(NamedTuple):
-    """A JSON file.
-
-    Args:
-        path: its path below the folder of JSON files.
-        image: the path of its image below the folder of images; "" if the image is in the file itself, None if there
-            is none.
-        contents: what it holds.
-    """
-
-    path: str
-    image: str | None
-    contents: Contents
 
 
 @dataclass(frozen=True)
@@ -213,8 +195,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     labels_files = [folder.root / LABELS, *(files / LABELS for _, files in splits.values())]
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
-        all_files = chain.from_iterable(files_by_split.values())
-        names = sorted(set(chain.from_iterable(file.contents.labels for file in all_files)))
+        all_contents = chain.from_iterable(files.values() for files in files_by_split.values())
+        names = sorted(set(chain.from_iterable(contents.labels for contents in all_contents)))
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
@@ -226,33 +208,33 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     return f"labelme ({json_folder})", split_openers(locations, open_records, *settings)
 
 
-def read_folder(folders: tuple[Path, Path]) -> list[LabelmeFile]:
-    """The JSON files of a folder, with their images in another; what they hold is cached until a file changes.
+def read_folder(folders: tuple[Path, Path]) -> dict[str, Contents]:
+    """What the JSON files of a folder hold, by their paths below it; it is cached until a file changes.
 
-    The image is that of the file's stem, or else the one that the file names.
+    Their images are in another folder: that of the file's stem, or else the one that the file names.
     """
     images, folder = folders
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}  # all may be in JSON files
-    found: list[LabelmeFile] = []
+    found: dict[str, Contents] = {}
     for file, fields in zip(files, load_or_read_each("labels of labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
         if image is None:
-            path = find_file(contents.image, [os.path.join(folder, os.path.dirname(file)), str(images)])
+            path = find_file(contents.image or "", [os.path.join(folder, os.path.dirname(file)), str(images)])
             image = path and os.path.relpath(path, images)
         if image is None and contents.is_embedded:
             image = ""
-        found.append(LabelmeFile(file, image, contents))
+        found[file] = contents._replace(image=image)
     return found
 
 
 def _try_contents(path: str) -> Contents:
     try:
         return contents_of(path)
-    except DataError:  # the error is reported when the file is drawn
-        return UNREADABLE
+    except DataError:  # it is reported when the file is drawn, as a problem of the image that is assumed to be there
+        return Contents([], "", True, 0, [None, None], [])
 
 
 def contents_of(path: str) -> Contents:
@@ -275,7 +257,7 @@ def contents_of(path: str) -> Contents:
 
 def open_records(
     folders: tuple[Path, Path],
-    files: Sequence[LabelmeFile],
+    files: Mapping[str, Contents],
     classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
@@ -283,10 +265,10 @@ def open_records(
     """The images of JSON files."""
     rows: list[FileRow] = []
     files_by_image: dict[str | None, list[str]] = defaultdict(list)
-    for file in files:
-        files_by_image[file.image].append(file.path)
-        if file.image is not None:
-            rows.append(FileRow(file.image or file.path, (file.image,), (file.path,)))
+    for path, contents in files.items():
+        files_by_image[contents.image].append(path)
+        if contents.image is not None:
+            rows.append(FileRow(contents.image or path, (contents.image,), (path,)))
     conflicts: list[str] = []
     for image, paths in files_by_image.items():
         if image and len(paths) > 1:

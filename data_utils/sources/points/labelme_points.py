@@ -12,7 +12,7 @@ from typing import Any
 
 from data_utils.point_states import PRESENT
 from data_utils.sources.annotations import labelme
-from data_utils.sources.annotations.labelme import UNREADABLE, Contents, contents_of
+from data_utils.sources.annotations.labelme import Contents, contents_of
 from data_utils.sources.points.table import ImagePoints, PointTable, read_note, read_position, said_size
 from runtime.errors import DataError
 
@@ -27,10 +27,10 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     files_by_split = {split: labelme.read_folder(folders) for split, folders in splits.items()}
-    all_files = list(chain.from_iterable(files_by_split.values()))
-    if not any(file.contents.points for file in all_files):
+    all_contents = list(chain.from_iterable(files.values() for files in files_by_split.values()))
+    if not any(contents.points for contents in all_contents):
         return {}
-    if any(file.contents.areas for file in all_files) and not explicit:
+    if any(contents.areas for contents in all_contents) and not explicit:
         raise DataError(
             f"{root} holds points and other shapes of labelme; give --task landmarks for the points alone, or --task"
             " classes, in which a point is a disc"
@@ -38,26 +38,26 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     tables: dict[str, PointTable] = {}
     for split, (images, folder) in splits.items():
         entries: list[ImagePoints] = []
-        for file in files_by_split[split]:
-            path = images / (file.image or os.path.splitext(file.path)[0])
-            if file.image == "":
-                path = folder / file.path
-            # others belong to something else
-            if file.contents != UNREADABLE or labelme.is_labelme(folder / file.path):
-                entries.append(points_of(folder / file.path, os.path.relpath(path, root), file.contents))
+        for file, contents in files_by_split[split].items():
+            path = images / (contents.image or os.path.splitext(file)[0])
+            if contents.image == "":
+                path = folder / file
+            if contents.labels or labelme.is_labelme(folder / file):  # others belong to something else
+                known = contents if contents.labels else contents_of(str(folder / file))  # the file may be damaged
+                entries.append(points_of(folder / file, os.path.relpath(path, root), known))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
 
 
 def read(file: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
-    return PointTable(LAYOUT, 2, [points_of(file, file.stem)]) if labelme.is_labelme(file) else None
+    if not labelme.is_labelme(file):
+        return None
+    return PointTable(LAYOUT, 2, [points_of(file, file.stem, contents_of(str(file)))])
 
 
-def points_of(file: Path, image: str, contents: Contents = UNREADABLE) -> ImagePoints:
-    """The points of a file, all of one image; `contents` are those of the file if it has been read."""
-    if contents == UNREADABLE:
-        contents = contents_of(str(file))
+def points_of(file: Path, image: str, contents: Contents) -> ImagePoints:
+    """The points of a file, all of one image."""
     entry = ImagePoints(str(file), image, said_size(*contents.size))
     for index, label, positions, description in contents.points:
         location = f"{file}: shape {index}"

@@ -132,7 +132,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
 def read_image_scores(folder: Path) -> dict[str, float]:
     """The score of each image by name. Raises OSError, and ValueError for a file that is no such table."""
     text = read_bytes(folder / IMAGE_SCORES, MOST_BYTES_OF_DATA).decode()
-    rows = parse_csv(text, strict=True)
+    rows = parse_csv(text)
     _, header = next(rows, (1, []))
     if len(header) != 2 or header[0] != COLUMN:
         raise ValueError(f"its first line is not {COLUMN!r} and a score")

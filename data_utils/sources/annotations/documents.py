@@ -46,16 +46,12 @@ def lines_of(file: str | Path) -> list[str]:
     return text_lines(text_of(file)) if file else []
 
 
-def rows_of(file: str | Path, *, strict: bool = False) -> tuple[list[tuple[int, list[str]]], str]:
-    """The rows of a table, each with the line that it begins in, and the sign between its cells. Raises DataError.
-
-    Args:
-        strict: whether quotes that are misplaced or never closed are an error.
-    """
+def rows_of(file: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """The rows of a table, each with the line that it begins in, and the sign between its cells. Raises DataError."""
     with reading(file, "CSV"):
         text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
         separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-        return list(parse_csv(text, separator, strict=strict)), separator
+        return list(parse_csv(text, separator)), separator
 
 
 def keys_in(file: str | Path) -> frozenset[bytes]:

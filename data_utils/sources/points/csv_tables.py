@@ -85,7 +85,7 @@ def read_table(file: Path) -> PointTable:
     try:
         rows, separator = rows_of(file)
     except DataError as error:
-        raise NoPointsError(f"{error}; save it as UTF-8") from error
+        raise NoPointsError(str(error)) from error
     headings = read_headings([row for _, row in rows[:3]], file)
     entries: dict[str, ImagePoints] = {}
     width = len(rows[headings.rows - 1][1])

@@ -76,12 +76,6 @@ def test_a_cityscapes_image_without_mask_is_named(tmp_path):
     assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
 
 
-def test_masks_of_cityscapes_alone_are_named_as_such(tmp_path):
-    cityscapes(tmp_path, "train", "val")
-    message = error_of(tmp_path / "gtFine")
-    assert "only masks; give the folder that holds leftImg8bit and gtFine" in message
-
-
 def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):
     folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])

@@ -97,7 +97,7 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
 def parse_csv(text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Each row that is not empty, with the number of the line that it begins in. Raises ValueError with a line.
 
-    A cell that `write_row` has protected is given back as it was. Misplaced quotes, and quotes never closed, are errors.
+    A cell that `write_row` has protected is given back as it was. A quote that is never closed is an error.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = 1

@@ -197,16 +197,13 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
             if split in splits:
                 raise DataError(f"{splits[split][1]} and {path} are both the split {split}; keep one")
             splits[split] = (above, path)
-    if len(splits) == 1 and not split_names & splits.keys():  # instances_default.json
-        _, paths = splits.popitem()
-        splits["train"] = paths
     return _with_parts(splits, split_names)
 
 
 def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
     """The splits; `train_cars` and `train_people` become parts of a split `train` that has no file of its own.
 
-    If no file is named after a split, all files are parts of `train`.
+    If no file is named after a split, all files are parts of `train`, as instances_default.json is.
     """
     part_by_name: dict[str, str] = {}
     for name in splits:

@@ -24,15 +24,6 @@ BAD_OBJECTS = {
         entry(17, 1, 3, [[1, 1, 5, 5]]),
         "annotation 17 of 1.png: polygon 1 has 4 coordinates up to 5, expected 3 pairs",
     ),
-    "objects": (entry(17, 1, 3, [[{}] * 6]), "annotation 17 of 1.png: polygon 1 has points that are not pairs"),
-    "odd": (
-        entry(17, 1, 3, [[1, 1, 5, 5, 6]]),
-        "annotation 17 of 1.png: polygon 1 has 5 coordinates up to 6, expected",
-    ),
-    "second part": (
-        entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]),
-        "annotation 17 of 1.png: polygon 2 has 2 coordinates up to 1",
-    ),
     "text": (entry(17, 1, 3, [["a", "b"] * 3]), "annotation 17 of 1.png: polygon 1 has points that are not"),
     "NaN": (entry(17, 1, 3, [[1, 1, 5, float("nan"), 9, 9]]), "polygon 1 has 6 coordinates up to nan, expected"),
     "far": (
@@ -40,24 +31,14 @@ BAD_OBJECTS = {
         "polygon 1 has 6 coordinates up to 1e+12, expected 3 pairs or more, up to 100,000",
     ),
     "box only": (entry(17, 1, 3, []), "annotation 17 of 1.png has a box but no segmentation"),
-    "null": (entry(17, 1, 3, None), "annotation 17 of 1.png has a box but no segmentation"),
     "category": (
         entry(17, 1, 4, [box(1, 1, 5, 5)]),
         "annotation 17 of 1.png is of category 4, which the file does not",
     ),
-    "category as text": (
-        entry(17, 1, "3", [box(1, 1, 5, 5)]),
-        "annotation 17 of 1.png is of category '3', which the file does not list",
-    ),
     "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
-    "turned": (entry(17, 1, 3, {"size": [40, 24], "counts": [960]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
     "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
-    "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
-    "fraction": (entry(17, 1, 3, {"size": [*SIZE], "counts": [0.5, 959.5]}), "run lengths that do not add up"),
     "negative": (entry(17, 1, 3, {"size": [*SIZE], "counts": [-40, 1000]}), "run lengths that do not add up"),
-    "short text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "35"}), "run lengths that do not add up"),
     "no text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "\u00e9~"}), "run lengths that do not add up"),
-    "a number": (entry(17, 1, 3, 5), "annotation 17 of 1.png is no RLE of 24 x 40"),
 }
 
 
@@ -69,7 +50,7 @@ def test_an_object_that_cannot_be_drawn_is_named(folder, wrong, message):
 
 
 def test_an_image_of_a_bad_object_is_a_bad_sample(folder):
-    wrong, message = BAD_OBJECTS["odd"]
+    wrong, message = BAD_OBJECTS["two points"]
     file = write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
     report, count = check_data(DataConfig(str(folder)))
@@ -78,23 +59,13 @@ def test_an_image_of_a_bad_object_is_a_bad_sample(folder):
     assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
 
 
-def test_an_object_of_an_unknown_category_is_no_crowd(folder):
-    write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], BAD_OBJECTS["category"][0]])
-    report, _ = check_data(DataConfig(str(folder)))
-    assert "iscrowd" not in report
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", " cannot be read as JSON (Expecting property name"),
-        ("[]", " cannot be read as JSON (it holds a list, expected an object)"),
         ('{"images": []}', ": no images with masks"),
         ("{}", " is no COCO file of objects: it has no list 'categories'"),
-        ('{"images": 3}', " is no COCO file of objects: it has no list 'images'"),
         ('{"images": [{"id": 1}]}', ": entry 0 of 'images' has file_name None, expected text"),
-        ('{"images": [], "categories": ["a"]}', ": entry 0 of 'categories' has id None, expected a number"),
-        ('{"images": [], "categories": [5]}', ": entry 0 of 'categories' has id None, expected a number"),
     ],
 )
 def test_a_file_of_another_kind_is_a_one_line_error(folder, content, message):
@@ -104,12 +75,9 @@ def test_a_file_of_another_kind_is_a_one_line_error(folder, content, message):
 
 
 BAD_FIELDS = {  # list, field, value -> the message
-    "image id": ("images", "id", [1], "has id [1], expected a number or text"),
     "file name": ("images", "file_name", None, "has file_name None, expected text"),
-    "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
     "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
     "category id": ("categories", "id", "a", "has id 'a', expected a number"),
-    "category name": ("categories", "name", None, "has name None, expected a number or text"),
 }
 
 

@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.annotations import error_of, loaded, masks
-from support.data_sets import unnoticed_changes
 from support.mask_folders import SIZE, rows, save
 
-from data_utils import pack
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from train_utils.check_data import check_data
@@ -74,24 +72,6 @@ def test_a_cityscapes_image_without_mask_is_named(tmp_path):
     assert "zurich_000000_000019_leftImg8bit.png: image without mask" in message
     assert "--allow-unpaired" in message
     assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
-
-
-def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):
-    folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
-    monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
-    pack.main()
-    for split in loaded(out):
-        assert all((mask == EVALUATED).all() for mask in masks(split).values())
-    info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
-    assert info.reader.class_map.names[0] == "road"
-    assert info.reader.class_map.ignore_value == 255
-
-
-def test_a_change_of_each_file_of_cityscapes_is_noticed(tmp_path):
-    root = cityscapes(tmp_path, "train", "val")
-    files = [*root.glob("leftImg8bit/*/*/*"), *root.glob("gtFine/*/*/*_labelIds.png")]
-    assert len(files) == 8
-    assert unnoticed_changes(files, lambda: [split.digest for split in loaded(root)]) == []
 
 
 CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}

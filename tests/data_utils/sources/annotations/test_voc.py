@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.annotations import error_of, loaded, masks
-from support.data_sets import unnoticed_changes
 from support.mask_folders import SIZE, rows, save
 
 from data_utils import pack
@@ -69,22 +68,6 @@ def test_classes_of_voc_are_those_of_the_challenge_for_its_own_images(own_voc):
     assert class_map.ignore_value == 255
     assert class_map.names[1] == "aeroplane"
     assert class_map.names[15] == "person"
-
-
-def test_a_change_of_each_file_of_voc_is_noticed(tmp_path):
-    root = voc(tmp_path, [*"abcd"], {})
-    files = [*root.glob("JPEGImages/*"), *root.glob("SegmentationClass/*")]
-    assert len(files) == 8
-    assert unnoticed_changes(files, lambda: loaded(root)[0].digest) == []
-
-
-def test_voc_masks_of_0_and_1_hold_background_and_foreground(tmp_path):
-    # four images whose masks hold 0 and 1
-    root = voc(tmp_path, [*"abcd"], {}, rows(0, 1), palette=False)
-    class_map = load_dataset_info(DataConfig(str(root))).reader.class_map
-    assert class_map.names == ("background", "foreground")
-    assert class_map.values == (0, 1)
-    assert class_map.ignore_value is None
 
 
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])

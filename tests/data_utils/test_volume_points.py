@@ -150,7 +150,6 @@ def test_old_files_of_slicer_are_ras(tmp_path):
         ("a.mrk.json", "{", "cannot be read as JSON"),
         ("a.mrk.json", '{"markups": [{"coordinateSystem": "XYZ", "controlPoints": []}]}', "is none of RAS, LPS"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected 3 numbers"),
-        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 1e300]}]}]}', "is not within"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [5]}]}', "point 1 is no object"),
         ("a.fcsv", "# columns = id,label\n", "hold no x, y and z"),
         ("a.fcsv", "1,a,2,3\n", "'a' is no coordinate"),

@@ -3,7 +3,6 @@
 Modules: data_utils/sources/points/table.py, data_utils/sources/points/csv_tables.py.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,6 @@ from data_utils.sources.points.table import (
     Certainty,
     ImagePoints,
     PointTable,
-    join_tables,
 )
 from runtime.errors import DataError
 
@@ -50,24 +48,6 @@ def test_a_drawn_dot_is_where_the_table_says(tmp_path, layout):
             distances.append(np.hypot(*(dot_center(image[:, :, channel], y, x) - (y, x))))
     assert len(distances) == 12
     assert max(distances) < 0.6
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("image,landmark,{},{}", "a.png,p,{},{}"),
-        ("image,p_{},p_{}", "a.png,{},{}"),
-        ("scorer,me,me", "bodyparts,p,p", "coords,{},{}", "a.png,{},{}"),
-    ],
-    ids=["long", "wide", "deeplabcut"],
-)
-def test_coordinates_may_stand_in_any_order(tmp_path, lines):
-    *titles, row = (f"{line}\n" for line in lines)
-    usual, turned = (
-        table_of(tmp_path, "".join(titles).format(*axes) + row.format(*values))
-        for axes, values in (("xy", (5, 2)), ("yx", (2, 5)))
-    )
-    assert usual.positions.tolist() == turned.positions.tolist() == [[[5, 2]]]
 
 
 EMPTY_CELLS = "image,a_x,a_y,b_x,b_y\na.png,1,2,,\nb.png,nan,NaN,3,4\n"
@@ -149,30 +129,21 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
     ("text", "message"),
     [
         ("image,landmark,x,y\na.png,one,1e300,2\n", "line 2: coordinate 1e300 is not within"),
-        ("image,landmark,x,y\na.png,one,inf,2\n", "coordinate inf is not within"),
         ("image,landmark,x,y\na.png,one,left,2\n", "'left' is no coordinate"),
         ("image,landmark,x,y\na.png,one,1,\n", "has only some of the coordinates"),
         ("image,landmark,x,y\na.png,one,1,2\na.png,one,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y,state\na.png,one,1,2,maybe\n", "state 'maybe' is none of present, absent, unknown"),
         ("image,landmark,x,y,state\na.png,one,,,present\n", "line 2: a point that is present has no coordinates"),
         ("image,landmark,x,y\n,one,1,2\n", "line 2: has no image or no landmark"),
-        ("image,landmark,x,y\na.png,,1,2\n", "line 2: has no image or no landmark"),
         ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
         ("image,a_x,b_y\na.png,1,2\n", "points.csv: its columns are .*, points have image,landmark,x,y"),
-        ("image,landmark,x,y\na.png,one,1\n", "line 2: has 3 cells, the heading 4; is the file cut off?"),
         ("image,a_x,a_y\na.png,1\n", "line 2: has 2 cells, the heading 3; is the file cut off?"),
-        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1\n", "line 4: has 2 cells, the heading 3; is the file"),
-        ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
         ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 image more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
-        ("scorer\nbodyparts\ncoords\na.png\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
         ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
-        ("scorer,me,me\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords"),
         ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords of one length"),
-        ("scorer,me,me\nbodyparts,a,a\ncoords,x\na.png,1,2\n", "no rows bodyparts and coords of one length"),
-        ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "lists no points"),
         (f"image,landmark,x,y\n{200_000 * 'a'},one,1,2\n", "points.csv cannot be read as CSV"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
     ],
@@ -216,12 +187,9 @@ def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
     [
         ("image,landmark,x,y\na.png,one,1,2,3\n", "line 2: has 5 cells, the heading 4"),
         ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "line 3, a: 'z' is no coordinate"),
-        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,z\n", "line 4, a: 'z' is no coordinate"),
         ("image,a_x,a_y\n\n,,\na.png,1,2\n\n\nb.png,1,z\n", "line 7, a: 'z' is no coordinate"),
         ('image,landmark,x,y\na.png,"one\n\ntwo",1,2\nb.png,one,z,2\n', "line 5: 'z' is no coordinate"),
-        ("image,landmark,x,y\na.png,one\u2028\x0btwo,1,2\nb.png,one,z,2\n", "line 3: 'z' is no coordinate"),
         ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
-        ("image,landmark,x,y\na.png,one,10000000.5,2\n", "coordinate 10000000.5 is not within 10,000,000"),
     ],
 )
 def test_a_mistake_in_a_row_is_named_by_its_line(tmp_path, text, message):
@@ -270,39 +238,9 @@ def digest_of(table: PointTable) -> str | None:
     return open_points(root, table, absent=None, allow_unpaired=False).digest
 
 
-def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
-    table = keyed_points
-    points = ("wide", ("p",), table.images, table.positions, table.states, table.files)
-    unlike = [
-        point_table(*points[:index], *other, *points[index + 1 :])
-        for index, *other in (
-            (0, "long"),
-            (1, ("q",)),
-            (3, table.positions + 1),
-            (4, table.states * 0 + UNKNOWN),
-        )
-    ]
-    unlike.append(replace(table, space="pixels from the bottom"))
-    digests = [digest_of(other) for other in (table, *unlike)]
-    assert len({*digests}) == len(digests)
-    assert digest_of(table) == digests[0]
-
-
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
     assert unnoticed_changes(key_files, lambda: digest_of(keyed_points)) == []
-
-
-def table_of_a_point(name: str) -> PointTable:
-    """A table of one image with one point, both of this name."""
-    return point_table("tps", (name,), (name,), np.ones((1, 1, 2)), np.full((1, 1), PRESENT), (f"{name}.tps",))
-
-
-def test_tables_are_joined_with_the_points_and_files_of_each():
-    joined = join_tables([table_of_a_point("a"), table_of_a_point("b")])
-    assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
-    assert joined.files == ("a.tps", "b.tps")
-    assert join_tables([joined, table_of_a_point("c")]).files == ("a.tps", "b.tps", "c.tps")
 
 
 def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
@@ -395,10 +333,8 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
     ("text", "message"),
     [
         ("file,px,py\na.png,1,2\n", "points.csv: its columns are 'file, px, py', points have image,landmark,x,y"),
-        ("image,left_x,top_y\na.png,1,2\n", "points.csv: its columns are 'image, left_x, top_y'"),
         ("path,x1,y1,x2,y2,class\na.png,1,2,5,9,car\n", "points.csv lists boxes, which are for detection"),
         ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
-        ("image,label,x,y,width,height\na.png,car,9,2,5,9\na.png,cat,9,2,5,9\n", "points.csv lists boxes"),
         ("filename,width,height,class,xmin,ymin,xmax,ymax\na.png,9,9,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,x_center,y_center,width,height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),

@@ -60,13 +60,9 @@ def test_a_point_beyond_the_border_is_written_on_it(tmp_path):
     [
         ("\nLM=2\n1 2\nIMAGE=a.png\n", "line 2: '2' points are to follow, but there are 1; is the file cut off"),
         ("LM=2\n1 2\n3 4\n", "no IMAGE= and no ID=; is the file cut off"),
-        ("LM=1e300\n1 2\n", "'1e300' points are to follow, but there are 1"),
-        ("LM=1\n1 inf\nID=a\n", "inf is not within"),
         ("LM=1\n1 1e300\nID=a\n", "1e300 is not within"),
         ("LM=2\n1 2\n1 x\nID=a\n", "line 1: point 2: 'x' is no coordinate"),
         ("LM=1\n1\nID=a\n", "has 1 coordinates"),
-        ("LM=1\n1 2 3\nID=a\n", "has 3 coordinates"),
-        ("LM3=1\n1 2 3\nID=a\n", "has no line LM="),
         ("LM=1\n1 2\nID=a\nLM=1\n1 2\nID=a\n", "two points '1'; several animals"),
         ("\0\1", "has no line LM="),
     ],
@@ -91,19 +87,6 @@ def test_a_curve_of_tps_is_left_out(old_specimen):
     assert old_specimen.names == ("1", "2")
     assert old_specimen.states.tolist() == [[PRESENT, UNKNOWN]]
     assert old_specimen.space == "pixels from the bottom"
-
-
-def test_written_tps_leaves_no_number_of_a_point_out(tmp_path):
-    positions = np.array([[[5.0, 6.0]], [[7.0, 8.0]]])
-    table = point_table("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
-    lines = write_points(tmp_path, table).read_text().splitlines()
-    assert lines[:5] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png"]
-
-
-@pytest.mark.parametrize("point", ["-1 5", "5 -1"])
-def test_a_point_of_tps_is_unknown_where_one_coordinate_is_negative(tmp_path, point):
-    (tmp_path / "a.tps").write_text(f"LM=2\n{point}\n1 1\nID=a\n")
-    assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, PRESENT]]
 
 
 def test_a_comma_in_a_number_of_tps_is_a_point(tmp_path):

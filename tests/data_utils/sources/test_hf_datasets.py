@@ -2,12 +2,10 @@
 
 import os
 import pickle
-import pkgutil
 from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from unittest.mock import Mock
 
 import pyarrow.parquet
 import pytest
@@ -24,7 +22,6 @@ from support.picture_folders import (
 )
 
 from data_utils.image_io.reader import read_mask
-from data_utils.sources import hf_datasets
 from data_utils.sources.hf_datasets import HFRows, TableName, find_columns
 from data_utils.sources.records import Records
 from runtime.errors import DataError
@@ -203,19 +200,6 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     assert len(list(records)) == len(records) == 4
 
 
-@pytest.fixture(params=["builtins.OSError", "builtins.ValueError", "huggingface_hub.errors.HTTPError"])
-def unreachable_hub(request, monkeypatch):
-    error = pkgutil.resolve_name(request.param)
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", Mock(side_effect=error("no way")))
-
-
-@pytest.mark.usefixtures("unreachable_hub")
-@pytest.mark.parametrize("copy", [None, Path("/none")], ids=["no copy", "copy that is gone"])
-def test_a_hub_that_cannot_be_reached_is_a_one_line_error(copy):
-    with pytest.raises(DataError, match=r"is no folder here, and the Hub cannot be reached \(no way\)$"):
-        hf_datasets.ask_hub("some/table", copy)
-
-
 @pytest.mark.parametrize("dtype", ["binary", "large_binary"])
 def test_bytes_of_any_length_may_be_pictures(tables, dtype):
     features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
@@ -269,13 +253,6 @@ def test_a_damaged_description_of_a_saved_table_is_named(tmp_path, tables, name,
     assert name in error_of(tmp_path)
 
 
-def test_parquet_files_of_different_columns_are_a_one_line_error(tmp_path, tables):
-    (tmp_path / "mixed").mkdir()
-    table(tables).to_parquet(tmp_path / "mixed" / "a.parquet")
-    table(tables, mask="other").to_parquet(tmp_path / "mixed" / "b.parquet")
-    assert "mixed cannot be loaded (" in error_of(tmp_path / "mixed")
-
-
 def picture(number: int) -> dict:
     """A picture of a table, with its name."""
     return {"bytes": png(number), "path": f"some/{number}.jpg"}
@@ -308,9 +285,7 @@ def test_a_pipe_is_no_file_of_a_data_set(tmp_path, tables, name, streaming):
 TEXTS = {
     "path": str,
     "path beside no bytes": lambda path: {"bytes": None, "path": path},
-    "path alone": lambda path: {"path": path},
     "path for bytes": lambda path: {"bytes": path, "path": "a.png"},
-    "list": lambda path: [path],
 }
 
 

@@ -50,27 +50,6 @@ def test_the_key_of_stacks_changes_with_their_spacing(stacks):
     assert len(keys) == 2
 
 
-@pytest.fixture
-def pairs_of_stacks(tmp_path):
-    for kind in ("images", "masks"):
-        (tmp_path / kind).mkdir()
-        for name in "ab":
-            np.save(tmp_path / kind / f"{name}.npy", np.zeros((2, 3, 4), np.uint8))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("folder", "spacing"),
-    [("", (50.0, 4.0, 4.0)), ("images", (50.0, 4.0, 4.0)), ("masks", None)],
-    ids=["above", "images", "masks"],
-)
-def test_a_spacing_file_makes_volumes_of_both_folders(pairs_of_stacks, folder, spacing):
-    (pairs_of_stacks / folder / "spacing.json").write_text("[50, 4, 4]")
-    train, _ = load_records(volume_config(pairs_of_stacks))
-    assert train.dims == 3
-    assert train[0]["image"].spacing == spacing
-
-
 @pytest.mark.parametrize("text", ["[1, 1, 1, 1]", "[0, 1, 1]", "[1, -1, 1]", '["1", 1, 1]', "[]"])
 def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
     (tmp_path / "spacing.json").write_text(text)

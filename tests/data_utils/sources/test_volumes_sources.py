@@ -105,12 +105,6 @@ def test_the_key_of_the_content_changes_with_a_file(tmp_path, kind, dims):
     assert load_records(volume_config(root, dims=dims))[0].digest != before
 
 
-def test_the_key_of_the_content_changes_with_the_spacing(tmp_path):
-    root = write_nnunet(tmp_path, channels=2)
-    keys = {load_records(volume_config(root, **settings))[0].digest for settings in ({}, {"spacing": (2.0, 1.0, 1.0)})}
-    assert len(keys) == 2
-
-
 def loading_error(folder: Path) -> str:
     """The message, which is one line, that a folder of volumes is refused with."""
     with pytest.raises(DataError) as error:
@@ -315,27 +309,6 @@ def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_pat
     label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=VolumeFile((str(image),)))
     problem = inspected({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
     assert problem.kind == "label of another affine"
-
-
-def test_a_case_whose_channels_leave_a_number_out_is_refused(undescribed_channels):
-    images = undescribed_channels / "imagesTr"
-    (images / f"{CASE_NAMES[1]}_0001.nii.gz").rename(images / f"{CASE_NAMES[1]}_0002.nii.gz")
-    with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
-        training_volumes(undescribed_channels)
-
-
-def test_cases_of_a_list_are_in_natural_order(tmp_path):
-    write_decathlon(tmp_path)
-    content = json.loads((tmp_path / "dataset.json").read_text())
-    (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": content["training"][::-1]}))
-    assert [record["name"] for record in training_volumes(tmp_path)] == CASE_NAMES
-
-
-def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
-    touch(tmp_path, "images/a_0000.nii.gz", "masks/b.nii.gz")
-    line = r"2 files without partner: a_0000\.nii\.gz: image without mask; b\.nii\.gz: mask without image"
-    with pytest.raises(DataError, match=line):
-        load_records(volume_config(tmp_path, allow_unpaired=True))
 
 
 def test_a_suffix_of_masks_is_found(tmp_path):

@@ -22,16 +22,3 @@ def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
     records = ParquetRows.open([str(tmp_path / "a.parquet")], None, None)
     with pytest.raises(DataError, match=r"^row 0 of a group holds a path that is no text"):
         records[0]
-
-
-def test_rows_are_those_of_all_groups_that_have_any(tmp_path):
-    file = tmp_path / "a.parquet"
-    table = pyarrow.table({"image": [b"1", b"2", b"3"], "mask": [b"4", None, b"6"]})
-    with pyarrow.parquet.ParquetWriter(file, table.schema) as writer:
-        for rows in (table[:2], table[:0], table[2:]):
-            writer.write_table(rows)
-    records = ParquetRows.open([str(file)], None, None)
-    assert records.group_sizes.tolist() == [2, 1]
-    pairs = [(record["image"], record["target"]) for record in records]
-    assert pairs == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
-    assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]

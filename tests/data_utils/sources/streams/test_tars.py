@@ -30,7 +30,6 @@ def write_tar(file: Path, *names: str) -> str:
         ("jpg", "png"),
         ("jpg", "seg.png"),
         ("image.png", "mask.png"),
-        ("JPG", "label.png", "txt"),
         ("\udcff.jpg", "\udcff.mask.png"),
     ],
     ids=str,

@@ -16,7 +16,6 @@ import numpy as np
 from data_utils.sources.hf_datasets import find_columns, stored_picture
 from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import file_errors, open_file, retry
-from runtime.errors import DataError
 from runtime.redact import redact
 
 
@@ -50,12 +49,13 @@ class ParquetRows(StreamRows):
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
         images, masks = self._group_content(group)
-        image = _cell(images, row)
-        # only a name: the file is not beside the shard
-        path = image.get("path") if isinstance(image, dict) else None
-        name = path or self._row_name(group, row)
-        mask = stored_picture(_cell(masks, row), f"{name}: mask")
-        return {"image": stored_picture(image, name), "target": mask, "name": name}
+        name = self._row_name(group, row)
+        with file_errors(name):  # a path may be no text
+            image = images[row].as_py()
+            mask = masks[row].as_py()
+        if isinstance(image, dict):
+            name = image.get("path") or name  # only a name: the file is not beside the shard
+        return {"image": stored_picture(image, name), "target": stored_picture(mask, f"{name}: mask"), "name": name}
 
     def name(self, i: int) -> str:
         group, row = self._locate(i)
@@ -63,9 +63,8 @@ class ParquetRows(StreamRows):
         column = f"{self.columns['image']}.path"
 
         def path(parquet: Any) -> str | None:
-            if column not in [parquet.schema.column(index).path for index in range(len(parquet.schema))]:
-                return None
-            value = parquet.read_row_group(number, columns=[column]).column(0)[row].as_py()
+            paths = parquet.read_row_group(number, columns=[column])
+            value = paths.column(0)[row].as_py() if paths.num_columns else None
             return value and value["path"]
 
         return _read(self.files[file], path) or self._row_name(group, row)
@@ -80,14 +79,6 @@ class ParquetRows(StreamRows):
         columns = list(self.columns.values())
         table = _read(self.files[file], lambda parquet: parquet.read_row_group(number, columns=columns))
         return table.column(self.columns["image"]), table.column(self.columns["mask"])
-
-
-def _cell(column: Any, row: int) -> Any:
-    """A value of a row group's column as a Python object."""
-    try:
-        return column[row].as_py()
-    except UnicodeDecodeError as error:
-        raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
 
 
 def _footer(parquet: Any) -> tuple[Any, list[int]]:

@@ -23,7 +23,7 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.drawn import DrawnMask, ObjectBits
+from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.dicom import is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.load import find_in_folder
@@ -147,7 +147,7 @@ class TruthFolder:
             classes = list(output_format.section.names)
             if isinstance(source, DrawnMask):
                 bits = [(value, classes.index(name)) for value, name in names if name in classes]
-                return ObjectBits(source, tuple(bits))
+                return replace(source, bits=tuple(bits))
             return source if [name for _, name in names] == classes else None
         if not isinstance(source, RenderedMask):
             return None if len(output_format.object_classes) > 1 else source

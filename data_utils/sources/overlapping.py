@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.mask_values import parse_values
-from data_utils.sources.annotations.drawn import DrawnMask, ObjectBits
+from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.folder import (
     MASK_WORDS,
     DataFolder,
@@ -100,7 +101,7 @@ def as_objects(records: Records, config: DataConfig) -> Records:
 def _with_object_bits(record: Record, bits: tuple[tuple[MaskValue, int], ...]) -> Record:
     mask = record["target"]
     assert isinstance(mask, DrawnMask)
-    return {**record, "target": ObjectBits(mask, bits)}
+    return {**record, "target": replace(mask, bits=bits)}
 
 
 def class_sources(

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.sources.annotations.labelme import LabelmeMask
+from data_utils.sources.annotations.drawn import DrawnMask
+from data_utils.sources.annotations.labelme import read_areas
 from support.annotations import loaded, masks
 
 SIZE = (60, 80)  # (H, W)
@@ -52,7 +53,7 @@ def drawn(tmp_path: Path, *shapes: dict) -> np.ndarray:
     return masks_of(tmp_path, task="classes")["x.png"]
 
 
-def written_mask(folder: Path, shapes: list[dict], values: dict[str, int]) -> LabelmeMask:
+def written_mask(folder: Path, shapes: list[dict], values: dict[str, int]) -> DrawnMask:
     """The mask of a file of these shapes, with these values of labels."""
     file = write_labelme(folder, "x", shapes)
-    return LabelmeMask(str(file), str(file.with_suffix(".png")), values)
+    return DrawnMask(read_areas, (str(file),), str(file.with_suffix(".png")), values)

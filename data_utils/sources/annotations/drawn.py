@@ -1,6 +1,5 @@
 """Masks drawn from the areas that a file lists: shapes as Pillow fills them, and runs of pixels."""
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,25 +54,31 @@ class DrawnMask(RenderedMask):
     """The areas of an image, later ones over earlier ones.
 
     Args:
-        file: the file of annotations; "" if the image has none.
+        read_areas: reads (H, W) and the areas of a mask, from the lowest to the highest, as its format has them. Raises
+            DataError, with the file and the annotation.
+        files: the files of annotations; "" if the image has none.
         image: the image file; "" if the image is in the file of annotations.
-        values: the mask value of each class of the file.
+        values: the mask value of each class of the files.
+        entry: JSON, what the files list for this image alone; empty if it is not needed.
+        bits: pairs of a mask value and its bit, if the mask is of classes that may overlap; else None.
     """
 
-    file: str
+    read_areas: Callable[["DrawnMask"], tuple[tuple[int, int], list[Area]]]
+    files: tuple[str, ...]
     image: str
     values: dict[Any, int]
-
-    @abstractmethod
-    def read(self) -> tuple[tuple[int, int], list[Area]]:
-        """(H, W), and the areas from the lowest to the highest. Raises DataError, with the file and the annotation."""
+    entry: bytes = b""
+    bits: tuple[tuple[MaskValue, int], ...] | None = None
 
     def render(self) -> np.ndarray:
+        """Mask values; or the classes as bits, (H, W) int64, as `pack_bits` gives it."""
+        if self.bits is not None:
+            return self.render_classes(dict(self.bits))
         numbers, values = self.render_objects()
         return values.astype(number_type(self.values.values()))[numbers]
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size, areas = self.read()
+        size, areas = self.read_areas(self)
         picture = Image.new("I", size[::-1])
         values = [0]
         number_by_group: dict[tuple[int, str], int] = {}
@@ -89,7 +94,7 @@ class DrawnMask(RenderedMask):
         return np.asarray(picture), np.array(values)
 
     def objects(self) -> Counter[int]:
-        _, areas = self.read()
+        _, areas = self.read_areas(self)
         objects: set[tuple[int, int | str]] = set()
         for number, area in enumerate(areas):
             objects.add((area.shown_value, number if area.group is None else str(area.group)))
@@ -101,7 +106,7 @@ class DrawnMask(RenderedMask):
         Background removes all classes, and an ignored value makes all classes unknown. A crowd makes its own class
         unknown where no object of it lies.
         """
-        size, areas = self.read()
+        size, areas = self.read_areas(self)
         truth = np.zeros(size, np.int64)
         unknown = np.zeros(size, np.int64)
         for bit in set(bit_by_value.values()):
@@ -118,21 +123,6 @@ class DrawnMask(RenderedMask):
             truth |= (pixels == OBJECT).astype(np.int64) << bit
             unknown |= (pixels == CROWD).astype(np.int64) << bit
         return pack_bits(truth, unknown)
-
-
-@dataclass(frozen=True)
-class ObjectBits(RenderedMask):
-    """The classes of a drawn mask as bits; `bits` are pairs of a mask value and its bit."""
-
-    mask: DrawnMask
-    bits: tuple[tuple[MaskValue, int], ...]
-
-    def render(self) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it."""
-        return self.mask.render_classes(dict(self.bits))
-
-    def objects(self) -> Counter[int]:
-        return self.mask.objects()
 
 
 def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:

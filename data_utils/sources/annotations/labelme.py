@@ -94,26 +94,25 @@ class LabelmeImage(EmbeddedImage):
             return b64decode(content["imageData"])
 
 
-class LabelmeMask(DrawnMask):
-    """The shapes of a file, later ones on top; `values`: label -> mask value."""
-
-    def read(self) -> tuple[tuple[int, int], list[Area]]:
-        content = read_labelme(self.file)
-        if not self.image and not content.get("imageData"):
-            raise DataError(f"{self.file} has no image file beside it, and holds none")
-        picture = self.image or LabelmeImage(self.file).read()
-        picture_size, _ = read_header(picture, self.image or f"{self.file}: imageData")
-        size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, self.file)
-        areas: list[Area] = []
-        for number, shape in enumerate(content["shapes"], 1):
-            location = f"{self.file}: shape {number}"
-            label = label_of(shape)
-            if label not in self.values:
-                problem = f"is called {label!r}, which {LABELS} does not list" if label else "has no label"
-                raise DataError(f"{location} {problem}")
-            outline = outline_of(shape, f"{location} ({label})")
-            areas.append(Area(self.values[label], outline, shape.get("group_id")))
-        return size, areas
+def read_areas(mask: DrawnMask) -> tuple[tuple[int, int], list[Area]]:
+    """(H, W), and the shapes of a file, later ones on top."""
+    (file,) = mask.files
+    content = read_labelme(file)
+    if not mask.image and not content.get("imageData"):
+        raise DataError(f"{file} has no image file beside it, and holds none")
+    picture = mask.image or LabelmeImage(file).read()
+    picture_size, _ = read_header(picture, mask.image or f"{file}: imageData")
+    size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, file)
+    areas: list[Area] = []
+    for number, shape in enumerate(content["shapes"], 1):
+        location = f"{file}: shape {number}"
+        label = label_of(shape)
+        if label not in mask.values:
+            problem = f"is called {label!r}, which {LABELS} does not list" if label else "has no label"
+            raise DataError(f"{location} {problem}")
+        outline = outline_of(shape, f"{location} ({label})")
+        areas.append(Area(mask.values[label], outline, shape.get("group_id")))
+    return size, areas
 
 
 def read_labelme(file: str) -> dict[str, Any]:
@@ -166,9 +165,8 @@ def _disc(center: np.ndarray, radius: float) -> Outline:
 
 def labelme_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, from its own file or else from the JSON file, and its mask."""
-    (file,) = row.targets
     image = "".join(row.images)
-    return image or LabelmeImage(file), LabelmeMask(file, image, values)
+    return image or LabelmeImage(row.targets[0]), DrawnMask(read_areas, row.targets, image, values)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:

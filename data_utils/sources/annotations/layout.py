@@ -10,10 +10,9 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
-from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.folder import children, composed, files_below, split_folders, splits_below, wanted_splits
-from data_utils.sources.records import FileRow, Sources, SplitOpeners
+from data_utils.sources.records import SplitOpeners
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -129,8 +128,3 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, d
         value_by_name[name] = number if number < IGNORE_INDEX else number + 1
     classes = tuple((value, name) for name, value in value_by_name.items())
     return classes, dict.fromkeys(names, 0) | value_by_name
-
-
-def rendered_sources(row: FileRow, mask: Callable[..., RenderedMask], *options: object) -> Sources:
-    """An image, and the mask that is rendered from its annotation file, its own path and the options."""
-    return row.images[0], mask(row.targets[0], row.images[0], *options)

@@ -24,7 +24,7 @@ from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from data_utils.image_io.places import Crs, Grid, crs_name, read_grid
 from data_utils.mask_values import number_type
 from data_utils.sources.annotations.documents import reading
-from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
+from data_utils.sources.annotations.layout import folder_in, number_classes
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
@@ -36,7 +36,7 @@ from data_utils.sources.folder import (
     split_folders,
 )
 from data_utils.sources.pairs import Cases, pair
-from data_utils.sources.records import Metadata, Records, SplitOpeners, split_openers
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners, split_openers
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -196,8 +196,13 @@ def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataC
     classes, values = number_classes(natural_order(labels), str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     metadata = Metadata(classes, annotations=kind)
-    sources = (rendered_sources, PolygonMask, config.label_column, values, bool(common_files))
+    sources = (polygon_sources, config.label_column, values, bool(common_files))
     return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
+
+
+def polygon_sources(row: FileRow, column: str | None, values: dict[str, int], is_shared: bool) -> Sources:
+    """An image, and the mask of its polygons."""
+    return row.images[0], PolygonMask(row.targets[0], row.images[0], column, values, is_shared)
 
 
 def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Shapes:

@@ -23,11 +23,10 @@ from data_utils.sources.annotations.layout import (
     folder_in,
     number_classes,
     paired_folders,
-    rendered_sources,
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
-from data_utils.sources.records import Metadata, Records, SplitOpeners
+from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 
@@ -39,20 +38,24 @@ SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("
 CLASS_INDEX = re.compile(r"[0-9]{1,9}")
 
 
-class YoloMask(DrawnMask):
-    """The polygons of an image, objects of less area on top; `values` are the mask values of the class indices."""
+def yolo_sources(row: FileRow, values: dict[int, int]) -> Sources:
+    """An image, and the mask of its polygons; `values` are the mask values of the class indices."""
+    return row.images[0], DrawnMask(read_areas, row.targets, row.images[0], values)
 
-    def read(self) -> tuple[tuple[int, int], list[Area]]:
-        size, _ = read_header(self.image, self.image)
-        areas: list[tuple[float, Area]] = []
-        for number, line in enumerate(lines_of(self.file), 1):
-            if line.split():
-                index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
-                x, y = (shares * size[::-1]).T
-                surface = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
-                areas.append((surface, Area(self.values[index], polygon(np.stack([x, y], axis=1)))))
-        areas.sort(key=lambda pair: pair[0], reverse=True)
-        return size, [area for _, area in areas]
+
+def read_areas(mask: DrawnMask) -> tuple[tuple[int, int], list[Area]]:
+    """(H, W), and the polygons of an image, objects of less area on top."""
+    (file,) = mask.files
+    size, _ = read_header(mask.image, mask.image)
+    areas: list[tuple[float, Area]] = []
+    for number, line in enumerate(lines_of(file), 1):
+        if line.split():
+            index, shares = parse_line(line, f"{file}: line {number}", len(mask.values))
+            x, y = (shares * size[::-1]).T
+            surface = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
+            areas.append((surface, Area(mask.values[index], polygon(np.stack([x, y], axis=1)))))
+    areas.sort(key=lambda pair: pair[0], reverse=True)
+    return size, [area for _, area in areas]
 
 
 def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
@@ -173,7 +176,7 @@ def open_records(
     # a classes.txt names the classes
     metadata = Metadata(classes, has_rules=False, annotations="YOLO")
     cases = Cases(dict(zip(names, names, strict=True)), text_by_image, lost)
-    return pair((folder, labels), cases, metadata, allow_unpaired, rendered_sources, YoloMask, values)
+    return pair((folder, labels), cases, metadata, allow_unpaired, yolo_sources, values)
 
 
 def label_folder(images: Path, root: Path) -> Path:

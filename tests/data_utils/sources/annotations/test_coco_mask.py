@@ -8,7 +8,7 @@ from support.annotations import error_of, loaded, masks
 from support.coco_files import SIZE, VALUES, box, disc, entry, runs, write_coco, write_crowded_splits, write_splits
 
 from data_utils.bits import unpack_bits
-from data_utils.sources.annotations.coco import CocoMask
+from data_utils.sources.annotations.drawn import DrawnMask
 
 
 def test_masks_are_those_of_pycocotools_pixel_for_pixel(tmp_path):
@@ -61,7 +61,7 @@ def test_smaller_objects_lie_on_top_whatever_area_the_file_says(tmp_path):
 
 
 @pytest.fixture
-def overlapping_target(tmp_path) -> CocoMask:
+def overlapping_target(tmp_path) -> DrawnMask:
     """A cat below an ant of its size, and a crowd of bees that reaches below both."""
     objects = [entry(1, 1, 7, [box(4, 4, 9, 9)]), entry(2, 1, 3, [box(8, 4, 9, 9)])]
     objects.append(entry(3, 1, 90, [box(2, 2, 20, 4)], iscrowd=1))

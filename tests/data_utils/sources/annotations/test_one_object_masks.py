@@ -72,17 +72,6 @@ def test_folders_of_one_object_masks_without_image_are_named(tmp_path):
         digest_of(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("count", "message"),
-    [(65_536, "folder: holds 65,536 masks, at most 65,535 are read"), (65_535, r"gone\.png")],
-    ids=["too many", "just enough"],
-)
-def test_one_object_masks_are_as_many_as_16_bits_number(count, message):
-    masks = one_object_masks.OneObjectMasks("folder", "a.png", ("gone.png",) * count)
-    with pytest.raises(DataError, match=message):
-        masks.render()
-
-
 def test_a_folder_of_masks_for_each_image_is_for_objects(tmp_path):
     write_set(tmp_path, {"a": 4, "b": 6, "c": 5})
     config = DataConfig(dataset=str(tmp_path))

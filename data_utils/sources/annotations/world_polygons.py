@@ -152,18 +152,17 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
 
     Raises DataError for --label-column without polygons.
     """
-    splits: dict[str, tuple[Path, Path, list[str]]] = {}
+    splits: dict[str, tuple[Path, Path]] = {}
     column = folder.config.label_column
     folders = {} if folder.has_masks else split_folders(folder.root, folder.named_splits)
     for name, split_folder in folders.items():
         images = folder_in(split_folder, IMAGE_FOLDERS)
-        annotations = next((each for each in (split_folder, folder.root) if holds_files(each, SUFFIXES)), None)
-        common_files = sorted(files_in(annotations, SUFFIXES)) if annotations else []
-        annotations = annotations or folder_in(split_folder, MASK_FOLDERS)
-        if images is None or annotations is None or not holds_files(annotations, SUFFIXES):
+        holders = filter(None, (split_folder, folder.root, folder_in(split_folder, MASK_FOLDERS)))
+        holder = next((each for each in holders if holds_files(each, SUFFIXES)), None)
+        if images is None or holder is None:
             splits = {}
             break
-        splits[name] = images, annotations, common_files
+        splits[name] = images, holder
     if column and not splits:
         raise DataError(
             f"--label-column {column} is a column of polygons, but {folder.root} holds no .geojson or .gpkg beside its"
@@ -172,18 +171,15 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
     return split_openers(splits, _open, folder.config)
 
 
-def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataConfig) -> Records:
-    """The images of a split, with the only file of polygons, or with one for each image.
-
-    Args:
-        images, folder: the folders of the images and of the files of polygons.
-        common_files: the names of files that are for all images; there may be at most one.
-    """
+def _open(images: Path, folder: Path, config: DataConfig) -> Records:
+    """The images of a split, with the only file of polygons in a folder above them, or with one for each image."""
     image_files = files_by_stem(images, "images")
-    if len(common_files) > 1:
-        raise DataError(f"{folder}: holds {', '.join(common_files)}; keep one, or one for each image in masks/")
-    if common_files:
-        polygons = dict.fromkeys(image_files, common_files[0])
+    is_shared = folder in images.parents
+    if is_shared:
+        first, *others = files_in(folder, SUFFIXES)
+        if others:
+            raise DataError(f"{folder}: holds {', '.join((first, *others))}; keep one, or one for each image in masks/")
+        polygons = dict.fromkeys(image_files, first)
     else:
         polygons = files_by_stem(folder, "polygons", SUFFIXES)
     stems = [stem for stem in image_files if stem in polygons]
@@ -196,7 +192,7 @@ def _open(images: Path, folder: Path, common_files: Sequence[str], config: DataC
     classes, values = number_classes(natural_order(labels), str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     metadata = Metadata(classes, annotations=kind)
-    sources = (polygon_sources, config.label_column, values, bool(common_files))
+    sources = (polygon_sources, config.label_column, values, is_shared)
     return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
 
 
@@ -210,10 +206,8 @@ def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Sha
 
     Raises DataError for a file without polygons, and for polygons that cannot be brought there.
     """
-    try:
+    with reading(file, "polygons"):
         changed = os.stat(file).st_mtime_ns
-    except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror})") from error
     return _read_shapes(file, column, target, changed)
 
 

@@ -243,9 +243,12 @@ def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int
 
 
 def _boxes(shapes: Sequence[Shape]) -> np.ndarray:
-    corners = (np.concatenate(shape.rings) for shape in shapes)
-    boxes = [np.concatenate([each.min(axis=0), each.max(axis=0)]) for each in corners]
-    return np.reshape(boxes, (-1, 4))
+    boxes = np.empty((len(shapes), 4))
+    for box, shape in zip(boxes, shapes, strict=True):
+        corners = np.concatenate(shape.rings)
+        box[:2] = corners.min(axis=0)
+        box[2:] = corners.max(axis=0)
+    return boxes
 
 
 def _rings(feature: Any, location: str) -> tuple[np.ndarray, ...]:

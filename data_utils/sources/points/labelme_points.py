@@ -42,9 +42,11 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             path = images / (contents.image or os.path.splitext(file)[0])
             if contents.image == "":
                 path = folder / file
-            if contents.labels or labelme.is_labelme(folder / file):  # others belong to something else
-                known = contents if contents.labels else contents_of(str(folder / file))  # the file may be damaged
-                entries.append(points_of(folder / file, os.path.relpath(path, root), known))
+            if not contents.labels:
+                if not labelme.is_labelme(folder / file):  # it belongs to something else
+                    continue
+                contents = contents_of(str(folder / file))  # it may be damaged
+            entries.append(points_of(folder / file, os.path.relpath(path, root), contents))
         tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
 

@@ -4,15 +4,15 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import Box, ImageSource, SceneWindow
-from data_utils.image_io.places import Grid, Place, read_source_grid
+from data_utils.image_io.formats import Box, SceneWindow
+from data_utils.image_io.places import Place, read_source_grid
 from data_utils.sources.records import Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError
@@ -30,16 +30,22 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
 
     Raises DataError for images without a place, and if there is only one block.
     """
-    grids = _grids(records)
-    side = config.val_blocks or block_side(grids, config.crop_size)
+    placed: list[tuple[Place, Box]] = []
+    for index, each in enumerate(_places_and_boxes(records)):
+        if each is None:
+            name = records.name(index)
+            raise DataError(
+                f"--val-blocks: {name} has no place in the world, by which blocks are cut; leave the flag out"
+            )
+        placed.append(each)
+    side = config.val_blocks or block_side([(box.bottom, box.right) for _, box in placed], config.crop_size)
     windows: list[tuple[int, ...]] = []  # of each the number of its image, and its part
     blocks: list[int] = []
     number_by_block: dict[tuple[object, int, int], int] = {}
     # the place of the first image of each CRS: blocks are counted in its pixels
     origins: dict[object, Place] = {}
-    for index, grid in enumerate(grids):
-        place = grid.place
-        height, width = grid.size
+    for index, (place, box) in enumerate(placed):
+        height, width = box.bottom, box.right
         origin = origins.setdefault(place.crs, place)
         if height * width / side**2 > MOST_BLOCKS:
             raise DataError(
@@ -58,24 +64,9 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
     return cut, np.array(blocks)
 
 
-def _grids(records: Records) -> list[Grid]:
-    """The grid of each image. Raises DataError for one that has no place."""
-    if records.dims == 3 or records.is_stream:
-        raise DataError("--val-blocks cuts images with a place in the world, and these are none; leave it out")
-    grids: list[Grid] = []
-    for index, grid in enumerate(map_indices(lambda i: read_source_grid(records[i]["image"]), len(records))):
-        if grid is None:
-            name = records.name(index)
-            raise DataError(
-                f"--val-blocks: {name} has no place in the world, by which blocks are cut; leave the flag out"
-            )
-        grids.append(grid)
-    return grids
-
-
-def block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
-    """The side of a block in pixels: all images make about BLOCKS of them, none is smaller than a crop."""
-    pixels = sum(math.prod(grid.size) for grid in grids)
+def block_side(sizes: Iterable[Sequence[int]], crop_size: Sequence[int] | None) -> int:
+    """The side of a block in pixels: images of (H, W) make about BLOCKS of them, none is smaller than a crop."""
+    pixels = sum(map(math.prod, sizes))
     side = round(math.sqrt(pixels / BLOCKS))
     return max(min(side, LARGEST_SIDE), SMALLEST_SIDE, *(crop_size or ()))
 
@@ -140,12 +131,10 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
 def _boxes(records: Records, origins: dict[object, Place]) -> dict[object, dict[str, np.ndarray]]:
     """CRS -> name -> (left, top, right, bottom) of each image with a place, in pixels of the CRS's origin."""
     boxes: dict[object, dict[str, np.ndarray]] = {}
-    if records.dims == 3 or records.is_stream:
-        return boxes
-    for i, placed_box in enumerate(map_indices(lambda i: _place_and_box(records[i]["image"]), len(records))):
-        if placed_box is None:
+    for i, placed in enumerate(_places_and_boxes(records)):
+        if placed is None:
             continue
-        place, box = placed_box
+        place, box = placed
         columns = np.array([box.left, box.right, box.left, box.right], float)
         rows = np.array([box.top, box.top, box.bottom, box.bottom], float)
         origin = origins.setdefault(place.crs, place)
@@ -155,13 +144,18 @@ def _boxes(records: Records, origins: dict[object, Place]) -> dict[object, dict[
     return boxes
 
 
-def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
-    """The place of the scene of a source, and the part of it that the source is; None if it has no place."""
-    box = None
-    if isinstance(source, SceneWindow):
-        box = source.box
-        source = source.source
-    grid = read_source_grid(source)
-    if grid is None:
-        return None
-    return grid.place, box or Box(0, grid.size[0], 0, grid.size[1])
+def _places_and_boxes(records: Records) -> Iterable[tuple[Place, Box] | None]:
+    """The place of the scene of each image, and the part of it that the image is; None if it has no place."""
+
+    def place_and_box(index: int) -> tuple[Place, Box] | None:
+        source = records[index]["image"]
+        box = None
+        if isinstance(source, SceneWindow):
+            box = source.box
+            source = source.source
+        grid = read_source_grid(source)
+        if grid is None:
+            return None
+        return grid.place, box or Box(0, grid.size[0], 0, grid.size[1])
+
+    return [None] * len(records) if records.is_stream else map_indices(place_and_box, len(records))

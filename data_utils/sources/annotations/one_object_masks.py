@@ -29,13 +29,12 @@ class OneObjectMasks(RenderedMask):
     masks: tuple[str, ...]
 
     def render(self) -> np.ndarray:
-        """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
-        most = np.iinfo(np.uint16).max
-        if len(self.masks) > most:
-            raise DataError(f"{self.folder}: holds {len(self.masks):,} masks, at most {most:,} are read")
-        if not self.masks:
-            return np.zeros(read_header(self.image, self.image)[0], np.uint16)
-        ids = np.zeros(read_header(self.masks[0], self.masks[0])[0], np.uint16)
+        """(H, W) uint16, or more bits for more files: the number of the file, in the order of names.
+
+        Where several overlap, it is the last one's.
+        """
+        first = self.masks[0] if self.masks else self.image
+        ids = np.zeros(read_header(first, first)[0], np.promote_types(np.uint16, np.min_scalar_type(len(self.masks))))
         for number, path in enumerate(self.masks, 1):
             values = decode_mask(path, path).values
             is_object = values.reshape(*values.shape[:2], -1).any(axis=2)

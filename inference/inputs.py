@@ -20,7 +20,7 @@ from data_utils.image_io.tiff import channel_pages, is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
-from data_utils.sources.dicom import LABEL, OTHER, SLICE, may_be_dicom, read_tree, series_of
+from data_utils.sources.dicom import DAMAGED, LABEL, OTHER, SLICE, may_be_dicom, read_tree, series_of, unused
 from data_utils.sources.folder import MASK_WORDS, files_below, is_readable, pairs_by_words
 from data_utils.sources.pictures import bands_in
 from data_utils.sources.places import as_model_reads
@@ -241,14 +241,14 @@ def _with_series(files: Sequence[StemmedFile], place: Path) -> list[StemmedFile]
     """The files at a place, the slices of DICOM series under the name of their series, without labels of DICOM."""
     root = place.parent if place.is_file() else place
     by_name = {file.path.relative_to(root).as_posix(): file for file in files}
-    tree = read_tree(root, by_name)
-    for file in tree.damaged:
+    by_kind = read_tree(root, by_name)
+    for file in by_kind[DAMAGED]:
         say(f"{root / file.path}: {file.problem}")  # it stays an input, and fails
-    for line in tree.unused((LABEL, OTHER)):
+    for line in unused(by_kind, (LABEL, OTHER)):
         say(f"{place}: left out {line}")
     found: dict[str, StemmedFile | None] = {**by_name}
-    found |= dict.fromkeys(file.path for kind in (LABEL, OTHER) for file in tree.of_kind(kind))
-    for series in series_of(tree.of_kind(SLICE), root):
+    found |= dict.fromkeys(file.path for file in (*by_kind[LABEL], *by_kind[OTHER]))
+    for series in series_of(by_kind[SLICE], root):
         for name in series.files:
             path = root / name
             stem = by_name[name].stem if path == place else Path(series.name)

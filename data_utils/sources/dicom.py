@@ -1,8 +1,8 @@
 """Trees of DICOM files -> series and their labels: by reference in one tree, or images/CASE beside masks/CASE."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -37,7 +37,7 @@ LABEL_SUFFIXES = (*SUFFIXES, *VOLUME_SUFFIXES)
 TABLES = (".csv", ".gz", ".json", ".parquet", ".tar", ".txt", ".xml", ".yaml")
 ELEMENTS: tuple[str, ...] = ("SOPClassUID", "SeriesInstanceUID", "Modality", "Rows", "ImagePositionPatient")
 ELEMENTS += ("SharedFunctionalGroupsSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence")
-SLICE, LABEL, PICTURE, OTHER = "slice", "label", "picture", "other"
+SLICE, LABEL, PICTURE, OTHER, DAMAGED = "slice", "label", "picture", "other", "damaged"
 NOUNS = {  # what files of a kind are
     PICTURE: "a DICOM image without a place in space",
     LABEL: "a DICOM label",
@@ -50,9 +50,9 @@ class DicomFile(NamedTuple):
 
     Args:
         path: below the folder that was looked through.
-        kind: a slice or several of a volume, a label, a picture without a place, or something else.
+        kind: a slice or several of a volume, a label, a picture without a place, something else, or damaged.
         series: the series that it belongs to, or, of a label, those that it refers to.
-        problem: why it cannot be read; empty if it can.
+        problem: why it cannot be read, if it is damaged.
     """
 
     path: str
@@ -70,30 +70,17 @@ class Series(NamedTuple):
     files: Files
 
 
-class Tree(NamedTuple):
-    """The DICOM files below a folder."""
+FilesByKind = Mapping[str, Sequence[DicomFile]]
 
-    folder: Path
-    files: Sequence[DicomFile]
 
-    def of_kind(self, kind: str) -> list[DicomFile]:
-        """The files of a kind that can be read."""
-        return [file for file in self.files if file.kind == kind and not file.problem]
-
-    @property
-    def damaged(self) -> list[DicomFile]:
-        """The files that cannot be read."""
-        return [file for file in self.files if file.problem]
-
-    def unused(self, kinds: Iterable[str]) -> list[str]:
-        """A line for the files of each kind."""
-        lines: list[str] = []
-        for kind in kinds:
-            files = self.of_kind(kind)
-            if files:
-                text = counted(len(files), f"file that is {NOUNS[kind]}", f"files that are {NOUNS[kind]}")
-                lines.append(f"{text}, the first is {files[0].path}")
-        return lines
+def unused(files: FilesByKind, kinds: Iterable[str]) -> list[str]:
+    """A line for the files of each of some kinds."""
+    lines: list[str] = []
+    for kind in kinds:
+        if files[kind]:
+            text = counted(len(files[kind]), f"file that is {NOUNS[kind]}", f"files that are {NOUNS[kind]}")
+            lines.append(f"{text}, the first is {files[kind][0].path}")
+    return lines
 
 
 def may_be_dicom(name: str) -> bool:
@@ -116,7 +103,7 @@ def is_label(path: Path) -> bool:
 def labels_by_series(folder: Path) -> dict[str, Files]:
     """The series that the labels below a folder refer to, each with its labels."""
     labels: dict[str, Files] = {}
-    for label in read_tree(folder).of_kind(LABEL):
+    for label in read_tree(folder)[LABEL]:
         for uid in label.series:
             labels[uid] = (*labels.get(uid, ()), str(folder / label.path))
     return labels
@@ -135,18 +122,19 @@ def _dicom_files(folder: Path, names: Iterable[str]) -> list[str]:
     return natural_order(paths)
 
 
-def read_tree(folder: Path, names: Iterable[str] | None = None) -> Tree:
-    """The DICOM files below a folder, or those among some files below it; what they are is cached."""
+def read_tree(folder: Path, names: Iterable[str] | None = None) -> FilesByKind:
+    """The DICOM files below a folder, or those among some files below it, by kind; what they are is cached."""
     names = list(files_below(folder) if names is None else names)
     paths = _dicom_files(folder, names)
-    found = load_or_read_each("DICOM", [str(folder / path) for path in paths], _look)
-    files: list[DicomFile] = []
+    found = load_or_read_each("kinds of DICOM", [str(folder / path) for path in paths], _look)
+    files: defaultdict[str, list[DicomFile]] = defaultdict(list)
     for path, (_, kind, series, modality, problem) in zip(paths, found.values(), strict=True):
-        files.append(DicomFile(path, kind, tuple(series), modality, problem))
+        files[kind].append(DicomFile(path, kind, tuple(series), modality, problem))
     for name in sorted(set(names).difference(paths)):
         if name.lower().endswith(SUFFIXES):
-            files.append(DicomFile(name, OTHER, problem="cannot be read (it lacks the mark DICM of DICOM files)"))
-    return Tree(folder, files)
+            problem = "cannot be read (it lacks the mark DICM of DICOM files)"
+            files[DAMAGED].append(DicomFile(name, DAMAGED, problem=problem))
+    return files
 
 
 def _look(path: str) -> DicomFile:
@@ -154,7 +142,7 @@ def _look(path: str) -> DicomFile:
     try:
         return _describe(path, read_header(path, ELEMENTS))
     except Exception as error:  # a damaged file makes pydicom raise anything
-        return DicomFile(path, OTHER, problem=f"cannot be read ({one_line(error)})")
+        return DicomFile(path, DAMAGED, problem=f"cannot be read ({one_line(error)})")
 
 
 def _describe(path: str, header: Any) -> DicomFile:
@@ -164,7 +152,7 @@ def _describe(path: str, header: Any) -> DicomFile:
         return DicomFile(path, LABEL, tuple(referenced_series(header)))
     is_image = kind is None or "Image Storage" in kind.name
     if "Rows" not in header and is_image:
-        return DicomFile(path, OTHER, problem="cannot be read (its header is cut off)")
+        return DicomFile(path, DAMAGED, problem="cannot be read (its header is cut off)")
     if "Rows" not in header or header.get("Modality") == "RTDOSE":
         return DicomFile(path, OTHER)
     if "ImagePositionPatient" not in header and "SharedFunctionalGroupsSequence" not in header:
@@ -226,10 +214,9 @@ def find_dicom(folder: DataFolder) -> SplitOpeners:
 
 def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
     """A series in each folder `images/CASE`, or file `images/CASE.dcm`, whose label is called `masks/CASE`."""
-    tree = read_tree(images)
-    all_slices = tree.of_kind(SLICE)
+    files = read_tree(images)
     slices_by_case: dict[str, list[DicomFile]] = {}
-    for file in all_slices:
+    for file in files[SLICE]:
         top, slash, _ = file.path.partition("/")
         slices_by_case.setdefault(top if slash else _stem(top), []).append(file)
     label_files, lost = find_masks(masks, slices_by_case, config.mask_suffix, LABEL_SUFFIXES)
@@ -242,15 +229,14 @@ def _by_name(images: Path, masks: Path, config: DataConfig) -> LabeledSeries:
             lost.append(f"{case}: holds {count} series; keep one")
             label_files.pop(case, None)
     cases = Cases(image_files, {**label_files}, lost)
-    return (images, masks), cases, _metadata(tree, all_slices, [])
+    return (images, masks), cases, _metadata(images, files, files[SLICE], [])
 
 
 def _by_reference(folder: Path) -> LabeledSeries:
     """The series of a tree to which its labels refer; others are left out."""
-    tree = read_tree(folder)
-    slices = tree.of_kind(SLICE)
-    all_series = series_of(slices, folder)
-    if not tree.of_kind(LABEL):
+    files = read_tree(folder)
+    all_series = series_of(files[SLICE], folder)
+    if not files[LABEL]:
         raise DataError(
             f"{folder}: holds {len(all_series)} DICOM series and no label of them, SEG or RTSTRUCT; labels of other"
             " formats lie in masks/CASE.nii.gz beside images/CASE (docs/dicom.md)"
@@ -259,7 +245,7 @@ def _by_reference(folder: Path) -> LabeledSeries:
     images: dict[str, str | Files] = {}
     labels: dict[str, Files] = {}
     lost: list[str] = []
-    for label in tree.of_kind(LABEL):
+    for label in files[LABEL]:
         labeled = [by_uid[uid] for uid in label.series if uid in by_uid]
         if not labeled:
             lost.append(f"{label.path}: label without the series that it refers to")
@@ -270,15 +256,15 @@ def _by_reference(folder: Path) -> LabeledSeries:
     unlabeled = [series.name for series in all_series if series.name not in images]
     if unlabeled:
         others = [f"{counted(len(unlabeled), 'series', 'series')} without a label, the first is {unlabeled[0]}"]
-    labeled_slices = [file for file in slices if by_uid[file.series[0]].name in images]
-    return (folder, folder), Cases(images, {**labels}, lost), _metadata(tree, labeled_slices, others)
+    slices = [file for file in files[SLICE] if by_uid[file.series[0]].name in images]
+    return (folder, folder), Cases(images, {**labels}, lost), _metadata(folder, files, slices, others)
 
 
-def _metadata(tree: Tree, slices: Iterable[DicomFile], others: Sequence[str]) -> Metadata:
-    """How the slices that are used were imaged, and what the tree holds beside them, a line each."""
+def _metadata(folder: Path, files: FilesByKind, slices: Iterable[DicomFile], others: Sequence[str]) -> Metadata:
+    """How the slices that are used were imaged, and what the folder holds beside them, a line each."""
     modalities = {file.modality for file in slices if file.modality}
-    damaged = [f"{tree.folder / file.path}: {file.problem}" for file in tree.damaged]
-    left_out = (*damaged, *tree.unused((PICTURE, OTHER)), *others)
+    damaged = [f"{folder / file.path}: {file.problem}" for file in files[DAMAGED]]
+    left_out = (*damaged, *unused(files, (PICTURE, OTHER)), *others)
     return Metadata(dims=3, modality=", ".join(sorted(modalities)) or None, left_out=left_out)
 
 

@@ -4,7 +4,6 @@ import os
 import tarfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,30 +24,17 @@ GAP = 2**18  # bytes between two pictures that are read with them: reading them 
 Index = dict[str, np.ndarray]
 
 
-class Samples(NamedTuple):
-    """The samples of all files in order.
-
-    Args:
-        names: (N,) bytes.
-        starts: (N, 2) int64, the first byte of the image and of the mask.
-        lengths: (N, 2) int64, their sizes in bytes.
-    """
-
-    names: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-
-
 class TarRows(StreamRows):
     """Samples of tar files, the pictures of a group read at once.
 
     Args:
         files: URL or path of each file.
         groups: (G, 3) int64, the groups in order: index of the file, first sample, samples.
-        columns: the samples of all files, also of groups that are left out.
+        columns: of the samples of all files, also of groups that are left out: their names, (N,) bytes, and the first
+            byte and the size of image and mask, (N, 2, 2) int64.
     """
 
-    columns: Samples
+    columns: tuple[np.ndarray, np.ndarray]
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRows":
@@ -59,14 +45,13 @@ class TarRows(StreamRows):
         names = np.concatenate([index["names"] for index in indices])
         images = np.concatenate([_locations(index, image) for index in indices])
         masks = np.concatenate([_locations(index, mask) for index in indices])
-        lacking = np.flatnonzero((images[:, 0] < 0) | (masks[:, 0] < 0))
+        places = np.stack([images, masks], axis=1)
+        lacking = np.flatnonzero((places[:, :, 0] < 0).any(axis=1))
         if len(lacking):
             name = os.fsdecode(names[lacking[0]].item())
             raise DataError(f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name}")
         groups = group_samples([len(index["names"]) for index in indices])
-        starts = np.stack([images[:, 0], masks[:, 0]], axis=1)
-        lengths = np.stack([images[:, 1], masks[:, 1]], axis=1)
-        return cls(files, groups, Samples(names, starts, lengths))
+        return cls(files, groups, (names, places))
 
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
@@ -78,7 +63,8 @@ class TarRows(StreamRows):
 
     def name(self, i: int) -> str:
         group, row = self._locate(i)
-        return os.fsdecode(self.columns.names[self.groups[group, 1] + row].item())
+        names, _ = self.columns
+        return os.fsdecode(names[self.groups[group, 1] + row].item())
 
     def _read_group(self, group: int) -> list[tuple[bytes, bytes]]:
         return self._read_pairs(group, 0, int(self.group_sizes[group]))
@@ -86,8 +72,9 @@ class TarRows(StreamRows):
     def _read_pairs(self, group: int, first: int, end: int) -> list[tuple[bytes, bytes]]:
         """The pictures of rows `first` to `end` - 1 of a group: in most files they lie in one range."""
         file, offset, _ = self.groups[group].tolist()
-        starts = self.columns.starts[offset + first : offset + end].ravel()
-        ends = starts + self.columns.lengths[offset + first : offset + end].ravel()
+        _, places = self.columns
+        starts, sizes = places[offset + first : offset + end].reshape(-1, 2).T
+        ends = starts + sizes
         order = np.argsort(starts)
         begins_range = np.append(True, starts[order][1:] > ends[order][:-1] + GAP)
         range_starts = starts[order][begins_range]

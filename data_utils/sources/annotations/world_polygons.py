@@ -61,19 +61,6 @@ class Shape(NamedTuple):
     label: str
 
 
-class Shapes(NamedTuple):
-    """The shapes of a file.
-
-    Args:
-        crs: a name as EPSG:4326, or WKT; None if it is the CRS of the images.
-        boxes: (N, 4), (left, top, right, bottom) of each shape.
-    """
-
-    shapes: Sequence[Shape]
-    crs: str | None
-    boxes: np.ndarray
-
-
 @dataclass(frozen=True)
 class PolygonMask(RenderedMask):
     """The polygons of a file on the grid of an image; later ones lie over earlier ones.
@@ -112,7 +99,7 @@ class PolygonMask(RenderedMask):
     def objects(self) -> Counter[int]:
         """All of the file or, if it is that of all images, those whose center lies in this image."""
         grid = _grid(self.image)
-        shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
+        shapes, boxes = read_shapes(self.file, self.column, grid.place.crs)
         chosen = list(range(len(shapes)))
         if self.is_shared:
             centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
@@ -127,7 +114,7 @@ class PolygonMask(RenderedMask):
         Corners are in pixels from `first`, the (column, row) where the part begins. Of rings that lie in each other,
         every second one is a hole.
         """
-        shapes, _, boxes = read_shapes(self.file, self.column, grid.place.crs)
+        shapes, boxes = read_shapes(self.file, self.column, grid.place.crs)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
         corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
@@ -186,7 +173,8 @@ def _open(images: Path, folder: Path, config: DataConfig) -> Records:
     labels: set[str] = set()
     files = sorted({polygons[stem] for stem in stems})
     for file in files:
-        labels.update(shape.label for shape in read_shapes(str(folder / file), config.label_column).shapes)
+        shapes, _ = read_shapes(str(folder / file), config.label_column)
+        labels.update(shape.label for shape in shapes)
     if files and not labels:
         raise DataError(f"{folder}: its files of polygons hold no polygon")
     classes, values = number_classes(natural_order(labels), str(folder))
@@ -201,10 +189,11 @@ def polygon_sources(row: FileRow, column: str | None, values: dict[str, int], is
     return row.images[0], PolygonMask(row.targets[0], row.images[0], column, values, is_shared)
 
 
-def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Shapes:
+def read_shapes(file: str, column: str | None, target: Crs | None = None) -> tuple[Sequence[Shape], np.ndarray]:
     """The polygons of a file, labeled by a column, in the CRS `target`, or else in their own.
 
-    Raises DataError for a file without polygons, and for polygons that cannot be brought there.
+    Beside them are their boxes, (N, 4): left, top, right and bottom. Raises DataError for a file without polygons, and
+    for polygons that cannot be brought there.
     """
     with reading(file, "polygons"):
         changed = os.stat(file).st_mtime_ns
@@ -212,14 +201,22 @@ def read_shapes(file: str, column: str | None, target: Crs | None = None) -> Sha
 
 
 @lru_cache(maxsize=16)
-def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int) -> Shapes:
-    """The polygons of a file; `changed`, the time of its last change, tells versions apart in the cache."""
-    if target is not None:
-        shapes, crs, boxes = _read_shapes(file, column, None, changed)
-        if shapes and crs is not None:
-            shapes = _transform(shapes, crs, target, file)
-            boxes = _boxes(shapes)
-        return Shapes(shapes, crs, boxes)
+def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int) -> tuple[Sequence[Shape], np.ndarray]:
+    """What `read_shapes` returns; `changed`, the time of the last change, tells versions of a file apart."""
+    shapes, crs = _stored_shapes(file, column, changed)
+    if shapes and target is not None and crs is not None:
+        shapes = _transform(shapes, crs, target, file)
+    boxes = np.empty((len(shapes), 4))
+    for box, shape in zip(boxes, shapes, strict=True):
+        corners = np.concatenate(shape.rings)
+        box[:2] = corners.min(axis=0)
+        box[2:] = corners.max(axis=0)
+    return shapes, boxes
+
+
+@lru_cache(maxsize=16)
+def _stored_shapes(file: str, column: str | None, changed: int) -> tuple[list[Shape], str | None]:
+    """The polygons as a file has them, and their CRS, a name as EPSG:4326 or WKT; None if it is that of the images."""
     if file.lower().endswith(GEOPACKAGE):
         features, crs = _read_geopackage(file, column)
     else:
@@ -239,16 +236,7 @@ def _read_shapes(file: str, column: str | None, target: Crs | None, changed: int
         rings = _rings(feature, location)
         if rings:
             shapes.append(Shape(rings, _label(feature.get("properties"), column, location)))
-    return Shapes(shapes, crs, _boxes(shapes))
-
-
-def _boxes(shapes: Sequence[Shape]) -> np.ndarray:
-    boxes = np.empty((len(shapes), 4))
-    for box, shape in zip(boxes, shapes, strict=True):
-        corners = np.concatenate(shape.rings)
-        box[:2] = corners.min(axis=0)
-        box[2:] = corners.max(axis=0)
-    return boxes
+    return shapes, crs
 
 
 def _rings(feature: Any, location: str) -> tuple[np.ndarray, ...]:

@@ -240,7 +240,8 @@ def test_polygons_of_geojson_are_in_the_crs_that_it_names_or_in_degrees(tmp_path
     if name:
         content["crs"] = {"properties": {"name": name}}
     file.write_text(json.dumps(content))
-    (ring,) = read_shapes(str(file), None, 32633).shapes[0].rings
+    (shape,), _ = read_shapes(str(file), None, 32633)
+    (ring,) = shape.rings
     expected = Transformer.from_crs(crs, 32633, always_xy=True).transform(*np.array([*corners, corners[0]]).T)
     np.testing.assert_allclose(ring, np.transpose(expected), rtol=1e-9)
 

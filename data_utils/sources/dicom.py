@@ -173,6 +173,7 @@ def series_of(slices: Iterable[DicomFile], folder: Path) -> list[Series]:
     parents = {uid: os.path.commonpath(map(os.path.dirname, files)) for uid, files in files_by_uid.items()}
     counts = Counter(parents.values())
     numbers: Counter[str] = Counter()
+    names: set[str] = set()
     found: list[Series] = []
     for uid, files in files_by_uid.items():
         parent = parents[uid]
@@ -182,6 +183,9 @@ def series_of(slices: Iterable[DicomFile], folder: Path) -> list[Series]:
         elif counts[parent] > 1:
             numbers[parent] += 1
             name = f"{name}/series_{numbers[parent]}"
+        while name in names:
+            name += "_2"
+        names.add(name)
         found.append(Series(name, uid, tuple(files)))
     return sorted(found, key=lambda series: natural_sort_key(series.name))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from PIL import Image
 from support.in_process import run_train
 from support.points import point_table
 
@@ -162,6 +163,13 @@ def test_a_damaged_file_is_a_one_line_error(tmp_path, name, text, message):
         files.read(tmp_path / name)
 
 
+def test_a_folder_has_points_of_one_kind(tmp_path):
+    (tmp_path / "a.mrk.json").write_text("{}")
+    (tmp_path / "b.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    with pytest.raises(DataError, match=r"holds files \.mrk\.json and \.fcsv; keep one of the two kinds"):
+        find_points(tmp_path, (), explicit=True)
+
+
 def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_path):
     write_volumes(tmp_path / "data", 6, "markups", AFFINES["LPI"])
     flags = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "instance", "--num-workers", "0"]
@@ -263,12 +271,17 @@ def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path)
         load_records(DataConfig(dataset=str(tmp_path)))
 
 
-def test_two_coordinates_of_a_volume_are_a_one_line_error(tmp_path):
+def test_images_and_volumes_or_two_coordinates_of_volumes_are_a_one_line_error(tmp_path):
     (tmp_path / "images").mkdir()
     nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "images" / "a.nii.gz")
     (tmp_path / "points.csv").write_text("image,landmark,x,y\na,one,1,2\n")
+    config = DataConfig(dataset=str(tmp_path))
     with pytest.raises(DataError, match="its points have 2 coordinates, but it lists volumes, which take x, y and z"):
-        load_records(DataConfig(dataset=str(tmp_path)))
+        load_records(config)
+    Image.new("L", (9, 9)).save(tmp_path / "images" / "b.png")
+    (tmp_path / "points.csv").write_text("image,landmark,x,y,z\na,one,1,2,3\nb,one,1,2,3\n")
+    with pytest.raises(DataError, match="lists images and volumes; give a data set of each"):
+        load_records(config)
 
 
 def test_chosen_points_of_a_volume_are_those_of_their_names(tmp_path):

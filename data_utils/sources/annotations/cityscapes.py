@@ -23,6 +23,7 @@ from data_utils.sources.records import (
     first_files,
     split_openers,
 )
+from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 IMAGE = "_leftImg8bit"
@@ -74,8 +75,13 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
 
 
 def open_records(images: Path, masks: Path, ending: str, allow_unpaired: bool) -> Records:
-    """Pairs of images and the masks with this ending."""
+    """Pairs of images and the masks with this ending. Raises DataError for masks alone."""
     cases = Cases(files(images, IMAGE), files(masks, ending))
+    if not cases.images:
+        raise DataError(
+            f"{images}: holds no image of Cityscapes (*{IMAGE}.png), only masks;"
+            " give the folder that holds leftImg8bit and gtFine"
+        )
     ids: Sequence[int] = IDS
     sources: Callable[..., Sources] = evaluated_sources
     if ending == TRAIN_IDS:

@@ -25,7 +25,7 @@ from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fi
 from data_utils.sources.annotations.layout import (
     AnnotatedSplits,
     SplitPaths,
-    describe_search,
+    describe_missing,
     find_file,
     find_listed,
     number_classes,
@@ -189,13 +189,16 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
             if split in splits:
                 raise DataError(f"{splits[split][1]} and {path} are both the split {split}; keep one")
             splits[split] = (above, path)
+    if len(splits) == 1 and not split_names & splits.keys():  # instances_default.json
+        _, paths = splits.popitem()
+        splits["train"] = paths
     return _with_parts(splits, split_names)
 
 
 def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
     """The splits; `train_cars` and `train_people` become parts of a split `train` that has no file of its own.
 
-    If no file is named after a split, all files are parts of `train`, as instances_default.json is.
+    If no file is named after a split, all files are parts of `train`.
     """
     part_by_name: dict[str, str] = {}
     for name in splits:
@@ -346,7 +349,7 @@ def open_records(
         coco_sources,
         value_by_name,
         location=first_file,
-        hint=partial(describe_search, _image_folders(files[0], split), files[0].root),
+        hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
     )
     return with_labels(records, labels)
 

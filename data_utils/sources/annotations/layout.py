@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.reader import IMAGE_SUFFIXES
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.folder import children, composed, files_below, split_folders, splits_below, wanted_splits
 from data_utils.sources.records import SplitOpeners
 from runtime.console import counted, listing
@@ -97,10 +98,30 @@ def find_listed(
     return paths, missing
 
 
-def describe_search(folders: Sequence[str], root: Path) -> str:
-    """Where listed images were looked for, as the end of a line; folders below `root` are named from there."""
+def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -> str:
+    """Where listed images were looked for, and where below `root` files of such names are, as the end of a line."""
+    if not names:
+        return ""
+    listed: dict[str, str] = {}
+    for name in names:
+        base = name.replace("\\", "/").rpartition("/")[2]
+        stem, _ = os.path.splitext(base)
+        listed[base.casefold()] = listed[stem.casefold()] = base
+    counts: Counter[str] = Counter()
+    alike = ""
+    for file in files_below(root, IMAGE_SUFFIXES + VOLUME_SUFFIXES, strict=False):
+        folder, base = os.path.split(file)
+        stem, _ = os.path.splitext(base)
+        found = listed.get(base.casefold()) or listed.get(stem.casefold())
+        if found in (base, stem):
+            counts[folder] += 1
+        elif found is not None and not alike:
+            alike = f"; {file} is there for {found}: names must agree in all characters"
     below = [f"{os.path.relpath(folder, root)}/" for folder in folders if root in Path(folder).parents]
-    return f"; looked in {listing([str(root), *below])}"
+    text = f"; looked in {listing([str(root), *below])}"
+    for folder, count in counts.most_common(1):
+        text += f"; {folder or '.'}/ holds {count} of them: move them to images/"
+    return text + alike
 
 
 def without_image_roots(folders: Sequence[str]) -> Sequence[str]:

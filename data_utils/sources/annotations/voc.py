@@ -98,4 +98,7 @@ def read_label_map(path: Path, colored: bool) -> NamedClasses:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())
         classes.append(((red, green, blue) if colored else len(classes), name.strip()))
+    colors = len(dict(classes))
+    if colors < len(classes):
+        raise DataError(f"{path}: {len(classes)} classes have only {colors} different colors")
     return tuple(classes)

@@ -45,6 +45,7 @@ GEOPACKAGE = ".gpkg"
 SUFFIXES = (".geojson", GEOPACKAGE)
 LONGITUDE_LATITUDE = "EPSG:4326"  # the CRS of a GeoJSON file that names none
 ONLY_CLASS = "polygon"  # the class of polygons without --label-column
+OUT_OF_REACH = "CPLE_AppDefinedError"  # the error of GDAL for a corner that a CRS does not reach
 GEOJSON_AS_IT_IS = {  # GDAL changes no coordinate to the CRS that it is told
     "driver": "GeoJSON",
     "geometry_type": "Unknown",
@@ -278,7 +279,10 @@ def _label(properties: Any, column: str | None, location: str) -> str:
 
 
 def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> list[Shape]:
-    """The shapes in another CRS. Raises DataError if there is no way to it, or it does not reach a corner."""
+    """The shapes in another CRS, without those that it does not reach, as no image in it does.
+
+    Raises DataError if there is no way from one CRS to the other.
+    """
     rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
     from rasterio.warp import transform
 
@@ -292,7 +296,12 @@ def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> 
     except Exception as error:
         if not is_gdal_error(error):
             raise
-        raise DataError(f"{file}: no way from {source[:80]} to {crs_name(target)} ({one_line(error)})") from error
+        if type(error).__name__ != OUT_OF_REACH:
+            raise DataError(f"{file}: no way from {source[:80]} to {crs_name(target)} ({one_line(error)})") from error
+        if len(shapes) == 1:
+            return []
+        half = len(shapes) // 2
+        return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
     moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
     return [Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes]
 

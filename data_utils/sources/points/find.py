@@ -15,7 +15,7 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotated
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.annotations.layout import describe_search, find_file, find_listed
+from data_utils.sources.annotations.layout import describe_missing, find_file, find_listed
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.points import csv_tables, files, nnlandmark
@@ -126,7 +126,11 @@ def _table_in(folder: Path) -> PointTable | None:
     below = {"": folder, **children(folder)}
     for name in ("", *FOLDERS, *ALL_IMAGE_FOLDERS):
         if name in below and not tables:  # files of one volume each
-            tables = _read_all(sorted([*below[name].glob(f"*{MARKUPS}"), *below[name].glob(f"*{FCSV}")]))
+            markups_files = sorted(below[name].glob(f"*{MARKUPS}"))
+            fcsv_files = sorted(below[name].glob(f"*{FCSV}"))
+            if markups_files and fcsv_files:
+                raise DataError(f"{below[name]}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+            tables = _read_all(markups_files or fcsv_files)
     return join_tables(tables) if tables else None
 
 
@@ -168,8 +172,12 @@ def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaire
     file_by_image = dict(zip(table.images, table.files, strict=True))
     unpaired = [f"{name}: listed in {Path(file_by_image[name]).name}, but the file is missing" for name in missing]
     paths = list(path_by_row.values())
-    for dims in {3 if is_volume(path) else 2 for path in paths} - {table.axes}:
-        raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {COORDINATES[dims]}")
+    dims = {3 if is_volume(path) else 2 for path in paths}
+    if len(dims) > 1:
+        raise DataError(f"{location}: lists images and volumes; give a data set of each")
+    if dims and dims != {table.axes}:
+        kind = COORDINATES[dims.pop()]
+        raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     folder, _ = split_paths(paths)
     files_folder, targets = split_paths([table.files[row] for row in path_by_row])
     whole = table.with_absence(absent)
@@ -191,7 +199,7 @@ def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaire
         table.space,
         table.axes,
         location=location,
-        hint=partial(describe_search, folders, root),
+        hint=partial(describe_missing, missing, folders, root),
     )
 
 

@@ -74,6 +74,12 @@ def test_a_cityscapes_image_without_mask_is_named(tmp_path):
     assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
 
 
+def test_masks_of_cityscapes_alone_are_named_as_such(tmp_path):
+    cityscapes(tmp_path, "train", "val")
+    message = error_of(tmp_path / "gtFine")
+    assert "only masks; give the folder that holds leftImg8bit and gtFine" in message
+
+
 CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
 CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
 CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}

@@ -191,6 +191,8 @@ def list_folder(folder: str | Path) -> Listing:
     _, folders, files = next(os.walk(folder, onerror=_fail))
     folders.sort()
     files.sort()  # everybody sorts them, which is fast the second time
+    if files:  # copies that lie in memory in their order are passed through twice as fast
+        files = "\0".join(files).split("\0")
     if kept is not None:
         kept[key] = folders, files
     return folders, files

@@ -187,9 +187,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if is_folder:
         folders, _ = list_folder(path)
         names += chain.from_iterable(map(names_in, (path, *(path / name for name in folders))))
-    if config.streaming or "://" in dataset or any(name.endswith(".tar") for name in names):
+    shards = [name for name in names if name.endswith((".parquet", ".tar"))]
+    if config.streaming or "://" in dataset or any(name.endswith(".tar") for name in shards):
         return load_stream(config, path, named_splits)
-    if is_folder and not is_saved(path) and not any(name.endswith(".parquet") for name in names):
+    if is_folder and not is_saved(path) and not shards:
         openers = find_in_folder(path, named_splits, config)
     else:
         openers = open_tables(dataset, config.dataset_config, config.image_column, config.mask_column)

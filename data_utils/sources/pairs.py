@@ -165,6 +165,8 @@ def match_masks(
     what a file is, as image_1 and mask_1 do.
     """
     if suffix is None:
+        if all(stem in stems for stem in files):
+            return dict(files), []
         suffix = detect_suffix(stems, files)
         if not any(stem + suffix in files for stem in stems):
             by_image = _match_by_words(stems, files)

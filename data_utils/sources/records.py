@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -179,24 +178,25 @@ class FileRows(Rows):
         self.folders = str(folders[0]), str(folders[1])
         self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
         above_images, above_targets = self.prefixes
-        texts: list[bytes] = []
+        table = bytearray()
+        self.ends = array("q", [0])
         folders_below: set[str] = set()
         sizes_and_times = array("q")
         earlier_targets: Files = ()
-        for row in rows:
-            cells = (row.name, row.listed, str(len(row.images)), *row.images, *row.targets)
-            texts.append(row.entry + b"\0" + os.fsencode("\0".join(cells)))
-            paths = [above_images + file for file in row.images if file]
-            if row.targets != earlier_targets:
-                earlier_targets = row.targets
-                paths += [above_targets + file for file in row.targets if file]
-            for path in paths:
-                sizes_and_times.extend(size_and_time(path))
-            if row.images:
-                folders_below.add(os.path.dirname(row.images[0]))
+        for name, images, targets, listed, entry in rows:
+            cells = (name, listed, str(len(images)), *images, *targets)
+            table += entry + b"\0" + os.fsencode("\0".join(cells))
+            self.ends.append(len(table))
+            for file in filter(None, images):
+                sizes_and_times.extend(size_and_time(above_images + file))
+            if targets != earlier_targets:
+                earlier_targets = targets
+                for file in filter(None, targets):
+                    sizes_and_times.extend(size_and_time(above_targets + file))
+            if images:
+                folders_below.add(os.path.dirname(images[0]))
         self.image_folders = {(self.folders[0], below) for below in folders_below}
-        self.table = b"".join(texts)
-        self.ends = array("q", accumulate(map(len, texts), initial=0))
+        self.table = bytes(table)
         self.sizes = np.array(sizes_and_times[::2])
         self.sources = sources
         self.options = options

@@ -1,6 +1,7 @@
 """Several processes: work that one of them does for all, barriers, and the message if one of them is lost."""
 
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -46,21 +47,43 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
     A UserError ends every process, the main one with the message and the others silently, so that none waits.
     """
-    outcome: list[tuple[Any, UserError | None]] = [(None, None)]
+    outcome: tuple[Any, UserError | None] = (None, None)
     if accelerator.is_main_process:
         try:
-            outcome = [(function(), None)]
+            outcome = (function(), None)
         except UserError as error:
-            outcome = [(None, error)]
+            outcome = (None, error)
     if accelerator.num_processes > 1:
-        dist.broadcast_object_list(outcome, src=0, group=_group_without_timeout())
-    result, problem = outcome[0]
+        outcome = _from_main(outcome)
+    result, problem = outcome
     if problem is None:
         return result
     if accelerator.is_main_process:
         raise problem
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one needs time to print
     raise SystemExit(1)
+
+
+def _from_main(value: Any) -> Any:
+    """The `value` of the main process on every process.
+
+    Its arrays are sent one by one, into their final memory: within a pickle each would be held three times.
+    """
+    group = _group_without_timeout()
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    message = [pickled, [len(array) for array in arrays]]
+    dist.broadcast_object_list(message, src=0, group=group)
+    if dist.get_rank() == 0:
+        for array in arrays:  # torch takes only arrays that may be written to
+            dist.broadcast(torch.from_numpy(np.require(array, requirements="W")), src=0, group=group)
+        return value
+    pickled, lengths = message
+    arrays = [np.empty(length, np.uint8) for length in lengths]
+    for array in arrays:
+        dist.broadcast(torch.from_numpy(array), src=0, group=group)
+    return pickle.loads(pickled, buffers=arrays)
 
 
 @contextmanager

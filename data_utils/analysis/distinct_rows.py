@@ -1,5 +1,6 @@
 """The different rows of arrays of sizes: few, however many images there are."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ def distinct_rows(array: np.ndarray) -> DistinctRows:
     if not len(array):
         return DistinctRows(array.astype(np.int64), np.zeros(0, np.uint8))
     limits = tuple((array.max(axis=0) + 1).tolist())
-    keys = np.ravel_multi_index(tuple(array.T), limits)
+    keys = np.ravel_multi_index(tuple(array.T), limits).astype(np.min_scalar_type(math.prod(limits)))
     distinct_keys = np.unique(keys)
     membership = np.searchsorted(distinct_keys, keys)
     rows = np.stack(np.unravel_index(distinct_keys, limits), axis=1)

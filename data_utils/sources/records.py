@@ -165,9 +165,9 @@ class FileRows(Rows):
         sources: makes image and target of a row whose files are paths, and of `options`.
 
     Attributes:
-        table: the rows one after another, of each its entry, name, listed name, number of images, images and targets,
-            as bytes between zeros, which no name of a file holds.
-        ends: (N + 1,) where the rows begin and end.
+        table: (B,) uint8, the rows one after another, of each its entry, name, listed name, number of images, images
+            and targets, as bytes between zeros, which no name of a file holds.
+        ends: (N + 1,) int64, where the rows begin and end.
         sizes: (F,) int64, the bytes of each file, row by row; -1 for one that is not there. Files that a row shares
             with the row before count once.
     """
@@ -179,14 +179,14 @@ class FileRows(Rows):
         self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
         above_images, above_targets = self.prefixes
         table = bytearray()
-        self.ends = array("q", [0])
+        ends = array("q", [0])
         folders_below: set[str] = set()
         sizes_and_times = array("q")
         earlier_targets: Files = ()
         for name, images, targets, listed, entry in rows:
             cells = (name, listed, str(len(images)), *images, *targets)
             table += entry + b"\0" + os.fsencode("\0".join(cells))
-            self.ends.append(len(table))
+            ends.append(len(table))
             for file in filter(None, images):
                 sizes_and_times.extend(size_and_time(above_images + file))
             if targets != earlier_targets:
@@ -196,13 +196,15 @@ class FileRows(Rows):
             if images:
                 folders_below.add(os.path.dirname(images[0]))
         self.image_folders = {(self.folders[0], below) for below in folders_below}
-        self.table = bytes(table)
+        # arrays are sent to other processes without copies
+        self.table = np.frombuffer(table, np.uint8)
+        self.ends = np.frombuffer(ends, np.int64)
         self.sizes = np.array(sizes_and_times[::2])
         self.sources = sources
         self.options = options
         made_from = repr((sources.__name__, options)).encode()
         # a key of the names, sizes and times of all files, and of what is made from them
-        self.digest = digest(made_from + self.table, sizes_and_times.tobytes())
+        self.digest = digest(made_from + table, sizes_and_times.tobytes())
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -214,15 +216,19 @@ class FileRows(Rows):
 
     def _row(self, i: int) -> FileRow:
         """A row whose files are paths; an image that is not there is left out, such a target is ""."""
-        entry, _, cells = self.table[self.ends[i] : self.ends[i + 1]].partition(b"\0")
+        entry, _, cells = self._bytes(i).partition(b"\0")
         name, listed, count, *files = os.fsdecode(cells).split("\0")
         above_images, above_targets = self.prefixes
         images = [above_images + file for file in files[: int(count)] if file]
         targets = [file and above_targets + file for file in files[int(count) :]]
         return FileRow(name, tuple(images), tuple(targets), listed, entry)
 
+    def _bytes(self, i: int) -> bytes:
+        """A row of the table."""
+        return self.table[self.ends[i] : self.ends[i + 1]].tobytes()
+
     def name(self, i: int) -> str:
-        _, name, _ = self.table[self.ends[i] : self.ends[i + 1]].split(b"\0", 2)
+        _, name, _ = self._bytes(i).split(b"\0", 2)
         return os.fsdecode(name)
 
     def listed_name(self, i: int) -> str:

@@ -14,7 +14,14 @@ from support.forks import call_in_processes
 from runtime.distributed import describe_lost_process, first_on_each_machine, on_main, seed_step
 from runtime.errors import DataError
 
-VALUE = {"text": "x", "nothing": None, "names": np.array([b"a", b"bcd"]), "columns": np.asfortranarray(np.eye(2, 3))}
+VALUE = {
+    "text": "x",
+    "nothing": None,
+    "names": np.array([b"a", b"bcd"]),
+    "columns": np.asfortranarray(np.eye(2, 3)),
+    "no rows": np.zeros((0, 2)),
+    "read only": np.frombuffer(b"ab", np.uint8),
+}
 
 
 def find_out(rank: int, processes: int, folder: Path) -> None:
@@ -42,6 +49,28 @@ def find_out(rank: int, processes: int, folder: Path) -> None:
 
 def test_what_the_main_process_finds_out_holds_for_all(tmp_path):
     call_in_processes(find_out, 2, tmp_path)
+
+
+def receive_large(rank: int, processes: int, folder: Path) -> None:
+    """Two processes: the most memory of each while a large array of the main one is sent."""
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
+    accelerator = SimpleNamespace(is_main_process=rank == 0, num_processes=processes)
+    on_main(accelerator, lambda: None)  # connects the processes
+    peak_before = peak_bytes()
+    large = on_main(accelerator, lambda: np.ones(2**26, np.uint8))
+    assert large.sum() == 2**26
+    assert peak_bytes() - peak_before < 1.5 * 2**26
+    dist.destroy_process_group()
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(lines["VmHWM"].split()[0])
+
+
+def test_a_large_array_is_in_memory_once(tmp_path):
+    call_in_processes(receive_large, 2, tmp_path)
 
 
 @pytest.mark.parametrize("value", [object(), []], ids=["an object", "nothing in a list"])

@@ -16,7 +16,7 @@ from data_utils.image_io.resize import Size, Window
 from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crops import crop_around, crop_window
-from data_utils.loading.decoded_cache import DecodedSplit, KeptSamples, Sample, decode_once
+from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
 from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.target import Target
@@ -35,7 +35,8 @@ class SegmentationDataset(Dataset):
         fit_targets: whether targets follow the images to the network's input size; points always do.
         threads: how many threads of a loader process decode the samples of a batch.
         decoded: the samples, once all are decoded.
-        kept: the samples that this process has decoded, if they may stay in memory.
+        kept: index -> a sample that this process has decoded, whose arrays may not be written to.
+        room: the bytes that further samples may take in memory; the others are decoded again.
     """
 
     fit_targets: bool
@@ -49,7 +50,8 @@ class SegmentationDataset(Dataset):
         self.reader = info.reader
         self.target = info.reader.target
         self.decoded: DecodedSplit | None = None
-        self.kept = KeptSamples()
+        self.kept: dict[int, Sample] = {}
+        self.room = 0
         mean, std = info.normalization.mean, info.normalization.std
         # the model's statistics, not those of the files: it may need other preprocessing
         if split.records.dims == 3:
@@ -92,9 +94,8 @@ class SegmentationDataset(Dataset):
         """
         if self.decoded is not None:
             return self.decoded[index]
-        return self.kept.get(index) or self.kept.add(index, self._decode(index))
-
-    def _decode(self, index: int) -> Sample:
+        if index in self.kept:
+            return self.kept[index]
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
         record = self.split.records[index]
@@ -103,12 +104,20 @@ class SegmentationDataset(Dataset):
         if self.split.records.dims == 3:
             volume = VolumeInput.read(record["image"], self.preprocess, self.channels, name)
             target = self.reader.read_volume(record, volume.header, volume.size if fits else None)
-            return volume.whole(), target
+            return volume.whole(), target  # volumes are kept by --cache
         decoded = decode_image(record["image"], name, self.preprocess)
         image = ImageInput(decoded, self.preprocess, self.channels, name)
         pixels = image.whole()
         target = self.reader.read(record, decoded.size, image.size if fits else None)
-        return pixels, hide_missing(target, missing_pixels(decoded.array))
+        target = hide_missing(target, missing_pixels(decoded.array))
+        arrays = [pixels, *target.arrays()]
+        size = sum(array.nbytes for array in arrays)
+        if size <= self.room:
+            self.room -= size
+            for array in arrays:
+                array.flags.writeable = False
+            self.kept[index] = pixels, target
+        return pixels, target
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -176,24 +185,21 @@ class TrainingDataset(SegmentationDataset):
         image, target, problem = self.read(slot)
         if target.shape != slot.shape:
             image, target = self._pad(image, target, slot.shape)
+        spacing = None  # (z, y, x) in mm of a volume as the network sees it
+        if self.split.spacings is not None:
+            spacing = self.preprocess.spacing or tuple(self.split.spacings[slot.index].tolist())
         augmentation = sample_augmentation(
             (slot.epoch, slot.index),
             strength=self.config.augment or "basic",
             seed=self.config.seed,
             size=slot.shape,
             channels=self.channels,
-            spacing=self._spacing(slot.index),
+            spacing=spacing,
             may_mirror=self.reader.mirrors,
         )
         if augmentation.is_mirrored:
             target = self.reader.mirror(target)
         return _tensor(image), target.map(_tensor), augmentation, slot, problem
-
-    def _spacing(self, index: int) -> tuple[float, ...] | None:
-        """(z, y, x) in mm of a volume as the network sees it, None for images."""
-        if self.split.spacings is None:
-            return None
-        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill

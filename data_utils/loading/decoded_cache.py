@@ -145,30 +145,6 @@ def _row(sample: Sample | str) -> dict[str, Any]:
     return row
 
 
-class KeptSamples:
-    """The decoded samples of one process, in memory until they take `room` bytes; the others are decoded again."""
-
-    def __init__(self, room: int = 0) -> None:
-        self.room = room
-        self._samples: dict[int, Sample] = {}
-
-    def get(self, index: int) -> Sample | None:
-        """A sample whose arrays may not be written to; None if it is not kept."""
-        return self._samples.get(index)
-
-    def add(self, index: int, sample: Sample) -> Sample:
-        """Keep a sample if there is room for it, and return it."""
-        image, target = sample
-        arrays = [image, *target.arrays()]
-        size = sum(array.nbytes for array in arrays)
-        if size <= self.room:
-            self.room -= size
-            for array in arrays:
-                array.flags.writeable = False
-            self._samples[index] = sample
-        return sample
-
-
 def room_for(pixels: float, channels: int, processes: int) -> int:
     """The bytes of a split that each loader process may keep; 0 where the split does not fit into them.
 

@@ -31,7 +31,7 @@ from data_utils.loading.dataset import (
     collate_evaluation,
     collate_training,
 )
-from data_utils.loading.decoded_cache import KeptSamples, room_for
+from data_utils.loading.decoded_cache import room_for
 from data_utils.sources.records import StreamRows
 from runtime.errors import UserError, one_line
 from runtime.machine import default_workers
@@ -138,7 +138,7 @@ def build_loaders(
     elif not isinstance(records.rows, StreamRows):
         usual_pixels = math.prod(info.usual_size(config.preprocess))
         for dataset in (train, val):
-            dataset.kept = KeptSamples(room_for(len(dataset) * usual_pixels, info.channels, num_workers))
+            dataset.room = room_for(len(dataset) * usual_pixels, info.channels, num_workers)
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

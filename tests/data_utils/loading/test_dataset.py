@@ -23,7 +23,7 @@ from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
-from data_utils.loading.decoded_cache import KeptSamples, room_for
+from data_utils.loading.decoded_cache import room_for
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from runtime.errors import ImageError
 from tasks.classes.target import ClassTarget
@@ -178,7 +178,7 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
 
 def test_a_sample_that_is_kept_is_not_decoded_again_while_there_is_room(tmp_path):
     samples = training(write_folder(tmp_path, 6, seed=0, size=(16, 24)))
-    samples.kept = KeptSamples(room=2 * 16 * 24 * 4)  # of bytes: two images with their masks
+    samples.room = 2 * 16 * 24 * 4  # bytes: two images with their masks
     slots = [Slot(index, 0, (16, 24)) for index in range(3)]
     first = samples.__getitems__(slots)
     for file in tmp_path.rglob("*.png"):

@@ -109,9 +109,8 @@ class DatasetInfo:
             sizes = sizes * self.train.spacings / np.array(preprocess.spacing)
         elif preprocess.image_size is not None:
             return preprocess.image_size
-        else:
-            sizes = sizes * preprocess.scale
-        return tuple(np.median(sizes, axis=0).tolist())
+        # one axis after the other takes a third of the memory; the scale of volumes is 1
+        return tuple(float(np.median(sides * preprocess.scale)) for sides in sizes.T)
 
     def axes(self, depth: int | None) -> NetworkAxes:
         """The axes of a network for these data: for volumes in patches also the kernels and strides of its levels."""

@@ -141,16 +141,14 @@ def epoch_steps(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) ->
     rng = np.random.default_rng([seed, epoch])
     order = _numbers(len(shapes))
     rng.shuffle(order)  # the same as rng.permutation(len(shapes)), in half of its memory
-    by_shape = order[np.argsort(shapes.membership[order], kind="stable")]
+    shape_in_order = shapes.membership[order]
     full_batches: list[np.ndarray] = []
     leftovers: list[np.ndarray] = []
-    start = 0
-    for count in shapes.counts().tolist():
-        members = by_shape[start : start + count]
-        full = count // batch_size * batch_size
+    for shape in range(len(shapes.rows)):
+        members = order[shape_in_order == shape]
+        full = len(members) // batch_size * batch_size
         full_batches.append(members[:full])
         leftovers.append(members[full:])
-        start += count
     remaining = np.concatenate(leftovers)
     pixels = shapes.rows.prod(axis=1)[shapes.membership[remaining]]
     remaining = remaining[np.argsort(pixels, kind="stable")]

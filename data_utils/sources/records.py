@@ -210,30 +210,26 @@ class FileRows(Rows):
         return len(self.ends) - 1
 
     def __getitem__(self, i: int) -> Record:
-        row = self._row(i)
-        image, target = self.sources(row, *self.options)
-        return {"image": image, "target": target, "name": row.name}
-
-    def _row(self, i: int) -> FileRow:
-        """A row whose files are paths; an image that is not there is left out, such a target is ""."""
-        entry, _, cells = self._bytes(i).partition(b"\0")
-        name, listed, count, *files = os.fsdecode(cells).split("\0")
+        """The record that `sources` makes of a row: an image that is not there is left out, such a target is ""."""
+        entry, *cells = self._cells(i)
+        name, listed, count, *files = map(os.fsdecode, cells)
         above_images, above_targets = self.prefixes
         images = [above_images + file for file in files[: int(count)] if file]
         targets = [file and above_targets + file for file in files[int(count) :]]
-        return FileRow(name, tuple(images), tuple(targets), listed, entry)
+        row = FileRow(name, tuple(images), tuple(targets), listed, entry)
+        image, target = self.sources(row, *self.options)
+        return {"image": image, "target": target, "name": name}
 
-    def _bytes(self, i: int) -> bytes:
-        """A row of the table."""
-        return self.table[self.ends[i] : self.ends[i + 1]].tobytes()
+    def _cells(self, i: int) -> list[bytes]:
+        """The entry of a row, its name, listed name, number of images, images and targets."""
+        return self.table[self.ends[i] : self.ends[i + 1]].tobytes().split(b"\0")
 
     def name(self, i: int) -> str:
-        _, name, _ = self._bytes(i).split(b"\0", 2)
-        return os.fsdecode(name)
+        return os.fsdecode(self._cells(i)[1])
 
     def listed_name(self, i: int) -> str:
-        row = self._row(i)
-        return row.listed or row.name
+        _, name, listed, *_ = self._cells(i)
+        return os.fsdecode(listed or name)
 
 
 class StreamRows(Rows):

@@ -11,8 +11,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 WARMUP_STEPS = 3  # steps that are not measured: allocators, kernel choice and worker start-up slow them down
-ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
-MUCH_WAITING = 20  # percent of the time
 
 Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or an event on the device
 
@@ -29,8 +27,6 @@ class Meter:
         self._steps_seen = 0
         self._begin = self._data = self._now()
         self._steps: list[tuple[Mark, Mark, Mark, float]] = []  # since the last summary
-        # steps and their images over all processes; seconds of the steps, and of their waits for data
-        self._total = np.zeros(4)
 
     def data_ready(self) -> None:
         """Note that the next step's micro-batches are here."""
@@ -56,16 +52,14 @@ class Meter:
         `perf/images_per_second`, `perf/data_wait_percent`, and on CUDA `perf/peak_memory_gb`. The device must have
         finished the steps.
         """
-        own = np.zeros(4)
+        own = np.zeros(3)  # images over all processes; seconds of the steps, and of their waits for data
         for begin, data, end, images in self._steps:
-            own += (1, images, _seconds(begin, end), _seconds(begin, data))
+            own += (images, _seconds(begin, end), _seconds(begin, data))
         self._steps.clear()
         memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
         gathered = gather_object([(own.tolist(), memory)])
         # the others wait for a process that waits for data
-        window = max((window for window, _ in gathered), key=lambda window: window[-1])
-        self._total += window
-        _, images, seconds, waited = window
+        images, seconds, waited = max((window for window, _ in gathered), key=lambda window: window[-1])
         values: dict[str, float] = {}
         if seconds > 0:
             values["perf/images_per_second"] = images / seconds
@@ -73,16 +67,6 @@ class Meter:
         if self._on_cuda:
             values["perf/peak_memory_gb"] = max(memory for _, memory in gathered)
         return values
-
-    def bottleneck(self, workers: int, cached: bool) -> str | None:
-        """A sentence on a run that waits for its data, with advice; None if it does not wait much."""
-        steps, _, seconds, waited = self._total.tolist()
-        if steps < ENOUGH_STEPS or 100 * waited < MUCH_WAITING * seconds:
-            return None
-        remedy = f"raise --num-workers from {workers}"
-        if not cached:
-            remedy += ", or give --cache"
-        return f"training waited for data {100 * waited / seconds:.0f}% of the time: {remedy}"
 
     def _now(self) -> Mark:
         if not self._on_cuda:

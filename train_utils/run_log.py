@@ -85,7 +85,6 @@ class RunLog:
             steps = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": flags["trace_steps"], "repeat": 1}
             options = ProfileKwargs(schedule_option=steps, on_trace_ready=self._write_trace)
             self._profiler = self._trace.enter_context(self.accelerator.profile(options))
-        self._has_named_bottleneck = False
         budget = self.schedule.clock.budget
         if budget:
             self.bar = progress_bar(budget // 1000, "training", "s")
@@ -137,9 +136,6 @@ class RunLog:
         }
         self._write(record)
         self.bar.set_postfix_str(self._brief(record), refresh=False)
-        if self._bottleneck and not self._has_named_bottleneck:
-            self._has_named_bottleneck = True
-            say(self._bottleneck)
 
     def _brief(self, record: dict[str, float | None]) -> str:
         """Epoch, loss, speed, wait for data and best score, for the bar."""
@@ -263,7 +259,7 @@ class RunLog:
     def _remarks(self, best: Evaluation | None, resume: str | None) -> list[str]:
         """What the numbers of the run mean, and what to do next."""
         is_good = best is not None and best.scores.comparison >= self.section.good
-        remarks = remarks_on(
+        return remarks_on(
             read_log(self.folder),
             score=self.task.scores.score_key(),
             steps=f"{self._steps_made} steps",
@@ -274,9 +270,6 @@ class RunLog:
             unfound=[] if best is None else best.scores.unfound,
             is_generated=self.info.config.dataset == DataConfig.dataset,
         )
-        if self._bottleneck:
-            remarks.append(f"{self._bottleneck[0].upper()}{self._bottleneck[1:]}.")
-        return remarks
 
     def _extent(self) -> dict[str, str]:
         """What the run has done, in words and numbers."""
@@ -301,11 +294,6 @@ class RunLog:
     @property
     def _image_kind(self) -> str:
         return "volume" if self.info.val.records.dims == 3 else "image"
-
-    @property
-    def _bottleneck(self) -> str | None:
-        """A sentence on a run that waits for its data; None for another."""
-        return self.meter.bottleneck(self.settings.num_workers, self.settings.flags["cache"])
 
     def _write_trace(self, profiler: torch.profiler.profile) -> None:
         """Write traces/process-<n>.json for chrome://tracing; the main process prints the operators that took most."""

@@ -25,6 +25,7 @@ FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on t
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part
 RISING_GAIN = 0.01  # a score that has gained more than this in the last quarter is still rising
+MUCH_WAITING = 20  # percent of a step's time
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
 CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
@@ -193,6 +194,12 @@ def remarks_on(
         remarks.append(
             f"Nothing of {listing(unfound)} was found: {length}give --class-weights auto, a larger --scale, or"
             f" {image_kind}s that show it (docs/reading-the-report.md, Classes)."
+        )
+    waits = [percent for _, percent in series(records, "perf/data_wait_percent")]
+    if len(waits) > 1 and median(waits) >= MUCH_WAITING:
+        remarks.append(
+            f"Training waited for data {median(waits):.0f}% of the time: raise --num-workers, or give --cache"
+            " (docs/performance.md)."
         )
     if not remarks and series(records, score):
         remarks.append("Nothing stands out: every class was found, and the validation loss has not risen.")

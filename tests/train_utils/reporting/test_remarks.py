@@ -42,6 +42,7 @@ OVER_AND_RISING = log(
     [1.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1], [0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], [0.1] * 7 + [0.2]
 )
 CLOSER = [{"step": 100 * number, "eval/closeness": 0.1 * number} for number in range(1, 9)]
+WAITING = [{"step": 10 * number, "perf/data_wait_percent": 30.0} for number in range(1, 3)]
 
 
 SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
@@ -60,7 +61,8 @@ SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
         ({}, OVER_AND_RISING, ["still rising when the run ended"]),
         ({"resume": "train.py x"}, RISING, ["still rising when the run ended", "train.py x"]),
         ({"score": "eval/closeness"}, CLOSER, ["still rising when the run ended"]),
-        ({"images": 10}, FLAT, ["Nothing stands out"]),
+        ({}, [*FLAT, *WAITING], ["waited for data 30% of the time", "--num-workers", "--cache"]),
+        ({"images": 10}, [*FLAT, *WAITING[:1]], ["Nothing stands out"]),
         ({"images": 2, "is_generated": True}, FLAT, ["Nothing stands out"]),
     ],
 )

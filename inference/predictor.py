@@ -253,8 +253,9 @@ class Predictor:
 
     @property
     def device(self) -> torch.device:
-        """The device of the networks."""
-        return self.networks[0].mean.device
+        """The device of the networks; a model in ONNX computes on the CPU, also if others compute on a GPU."""
+        devices = [network.mean.device for network in self.networks]
+        return next((device for device in devices if device.type != "cpu"), devices[0])
 
     def inputs(self, image: ImageSource, name: str = "image") -> NetworkInputs:
         """The inputs of the networks, read by `read_inputs`."""
@@ -346,4 +347,4 @@ class Predictor:
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:
             return average_views(network, batch, self.task)
-        return full_precision(network(batch))
+        return full_precision(network(batch)).to(self.device, non_blocking=True)

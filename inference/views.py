@@ -59,15 +59,7 @@ def average_views(network: nn.Module, batch: Tensor, task: Task) -> Tensor:
 
 def average(task: Task, logits: Sequence[Tensor]) -> Tensor:
     """The averaged logits of several networks or views, (B, outputs, *spatial) each."""
-    if len(logits) == 1:
-        return logits[0]
-    # logits of an ONNX file are on the CPU, also if other networks compute on a GPU
-    devices = [view.device for view in logits if not view.is_cpu]
-    device = devices[0] if devices else logits[0].device
-    views = []
-    for view in logits:
-        views.append(view if view.device == device else upload(view, device))
-    return task.mean_of_views(views)
+    return task.mean_of_views(logits) if len(logits) > 1 else logits[0]
 
 
 def mirror_back(task: Task, logits: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ def strips_at_sizes(
     """For each image or volume, strips of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
     If `choose_tiling` returns None, images (B, C, H, W) share one forward pass and volumes (B, C, D, H, W) are computed
-    one by one; else, and if memory runs out, each is computed in tiles. An input that is computed whole is one strip,
-    unless its logits take more than WHOLE_LOGITS.
+    one by one; else each is computed in tiles, and if memory runs out, in tiles of a quarter of its longest side. An
+    input that is computed whole is one strip, unless its logits take more than WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
@@ -44,7 +44,9 @@ def strips_at_sizes(
     if tiling is None:
         whole = _predict_whole(forward, images, config)
         if whole is None:
-            tiling = _tiling_that_fits(forward, images, config)
+            tiling = choose_tiling(config, input_size, math.ceil(max(input_size) / 4), adds_reach=True)
+            if tiling is None:  # a tile would be a whole image
+                tiling = Tiling(tuple(input_size), (0,) * len(input_size), (1,) * len(input_size), exact=True)
             pixels = 1  # one tile at a time
     for index, size in enumerate(sizes):
         if whole is None:
@@ -70,30 +72,6 @@ def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list
             raise
         return None
     return logits
-
-
-def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> Tiling:
-    """Tiles that fit into memory: of half the longest side, or of half as much again; one tile may be a whole image.
-
-    Raises the error of the shortage if not even tiles of twice the largest divisor fit.
-    """
-    size = images.shape[2:]
-    side = max(size)
-    while True:
-        side = math.ceil(side / 2)
-        tiling = choose_tiling(config, size, side, adds_reach=True)
-        if tiling is None:
-            tiling = Tiling(tuple(size), (0,) * len(size), (1,) * len(size), exact=True)
-        tile = images[:1]
-        for axis, length in enumerate(tiling.size, start=2):
-            tile = tile.narrow(axis, 0, min(length, tile.shape[axis]))
-        try:
-            forward(tile)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error) or side <= 2 * max(config.divisors):
-                raise
-        else:
-            return tiling
 
 
 def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

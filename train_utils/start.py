@@ -28,7 +28,6 @@ from runtime.launch import (
     default_precision,
     describe_profile,
     distributed_options,
-    say_profile,
 )
 from runtime.settings import as_flags
 from runtime.values import checked
@@ -268,7 +267,8 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun:
         raise SystemExit(problems > 0)
     run = on_main(accelerator, lambda: open_run(flags))
     accelerator.project_configuration.logging_dir = str(run.output_dir)
-    say_profile(describe_profile(accelerator))
+    texts = [f"{name} {value}" for name, value in describe_profile(accelerator).items()]
+    say(f"profile: {', '.join(texts)}")
     return run
 
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
@@ -111,24 +110,10 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 
 
-class OptimizerKind(NamedTuple):
-    """An optimizer, and what is known of it.
-
-    Args:
-        build: makes it from groups of parameters and `lr`; and `fused`, if it has such a kernel.
-        orthogonalizes: whether hidden kernels are a group of their own; such an optimizer needs whole weights.
-        fuses_shards: whether its fused kernel takes the DTensors of FSDP (torch 2.13).
-    """
-
-    build: Callable[..., Optimizer]
-    orthogonalizes: bool = False
-    fuses_shards: bool = False
-
-
-OPTIMIZERS = {
-    "adamw": OptimizerKind(torch.optim.AdamW, fuses_shards=True),
-    "sgd": OptimizerKind(partial(torch.optim.SGD, momentum=0.9, nesterov=True)),
-    "muon": OptimizerKind(Muon, orthogonalizes=True),
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {  # of groups of parameters, `lr` and `fused`
+    "adamw": torch.optim.AdamW,
+    "sgd": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "muon": Muon,
 }
 
 
@@ -146,22 +131,19 @@ def build_optimizer(
     (`Schedule.set_learning_rate`), and `orthogonal`, for `Muon`.
 
     The optimizer is fused if possible: one kernel updates all weights, or none if a flag on the device forbids it
-    (`StepGuard`).
-
-    Raises SettingsError for an optimizer that needs whole weights if they are spread over processes.
+    (`StepGuard`). Raises SettingsError for Muon, which needs whole weights, if they are spread over processes.
     """
-    kind = OPTIMIZERS[name]
-    if kind.orthogonalizes and distributed_type in SHARDING:
+    orthogonalizes = OPTIMIZERS[name] is Muon
+    if orthogonalizes and distributed_type in SHARDING:
         raise SettingsError(
             f"--optimizer {name}: needs whole weights, and this launch profile spreads them over the processes; give"
             " --optimizer adamw, or a profile without FSDP and DeepSpeed"
         )
-    options: dict[str, Any] = {"lr": learning_rate}
-    if "fused" in signature(kind.build).parameters:
-        # DeepSpeed has updates of its own
-        takes_shards = distributed_type == DistributedType.FSDP and kind.fuses_shards
-        options["fused"] = distributed_type not in SHARDING or takes_shards
-    return kind.build(_parameter_groups(model, weight_decay, kind.orthogonalizes), **options)
+    # DeepSpeed has updates of its own; the DTensors of FSDP suit the fused kernel of AdamW alone (torch 2.13)
+    takes_shards = distributed_type == DistributedType.FSDP and name == "adamw"
+    is_fused = distributed_type not in SHARDING or takes_shards
+    groups = _parameter_groups(model, weight_decay, orthogonalizes)
+    return OPTIMIZERS[name](groups, lr=learning_rate, fused=is_fused)
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: bool) -> list[dict]:

@@ -25,7 +25,7 @@ from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, one_line
-from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_file, replace_files, tolerate_write_errors
+from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
 from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
@@ -280,11 +280,6 @@ class Checkpoints:
         given = {name: value for name, value in self.settings.flags.items() if value is not None}
         changes = compare_settings(checkpoint.settings, replace(self.settings, flags=given))
         return finished.get("step") == checkpoint.state.step and not changes
-
-    def mark_finished(self, step: int) -> None:
-        """Mark the run as finished at its last step; call it when all is written and published."""
-        with tolerate_write_errors(FINISHED_FILE), replace_file(self.output_dir / FINISHED_FILE) as file:
-            file.write(json.dumps({"step": step}).encode())
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""

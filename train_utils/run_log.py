@@ -3,6 +3,7 @@
 The files are run.json, metrics.jsonl, images.csv, report.html and, with --trace-steps, traces/.
 """
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from inference.predictor import Predictor
 from runtime.console import counted, progress_bar, say
 from runtime.distributed import on_main
 from runtime.errors import WriteError, one_line
-from runtime.files import tolerate_write_errors
+from runtime.files import replace_file, tolerate_write_errors
 from tasks import new_section
 from tasks.section import Section
 from tasks.task import Task
@@ -33,9 +34,10 @@ from train_utils.metrics_log import IMAGE_SCORES, MetricsFile, read_log, write_i
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.pages import Views
 from train_utils.reporting.report import FEW_STEPS, remarks_on, write_report
-from train_utils.reporting.samples import evaluation_pictures, report_pictures, sample_panels, save_pictures
+from train_utils.reporting.samples import report_pictures, sample_panels, save_pictures
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule, milliseconds_since_start
+from train_utils.settings.record import FINISHED_FILE
 from train_utils.sharding import whole_network
 from train_utils.start import OpenedRun
 from train_utils.tracker import Tracker
@@ -178,8 +180,7 @@ class RunLog:
             network.config = replace(network.config, task=evaluation.task.to_config())
         if self.tracker.takes_pictures:
             with eager(self.accelerator), self.accelerator.autocast():
-                count = evaluation_pictures(self.info)
-                panels = sample_panels(self.info, Predictor(network), self.section, count)
+                panels = sample_panels(self.info, Predictor(network), self.section)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
             for figure in self.section.figures(evaluation.scores):
                 if figure.picture is not None:
@@ -215,7 +216,8 @@ class RunLog:
                 saved = "all is saved" if all_saved else "not all is saved, see above"
                 say(f"stopped after step {self._steps_made}; {saved}; continue with: {resume}")
             elif all_saved and push_to_hub(self.checkpoints.model_folder, run.flags.push_to_hub):
-                self.checkpoints.mark_finished(self.state.step)
+                with tolerate_write_errors(FINISHED_FILE), replace_file(self.folder / FINISHED_FILE) as file:
+                    file.write(json.dumps({"step": self.state.step}).encode())
         self.tracker.finish()
         if not all_saved:
             raise WriteError(f"{self.folder} is incomplete: files could not be written, see the lines above")

@@ -21,11 +21,6 @@ LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 byte
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
 
-def evaluation_pictures(info: DatasetInfo) -> int:
-    """How many validation images or volumes are shown at each evaluation; the other processes wait for them."""
-    return VOLUMES if info.val.records.dims == 3 else PICTURES
-
-
 def report_share(info: DatasetInfo, processes: int) -> float:
     """How many times as long as an evaluation the pictures of the report take: of the whole set, the worst and best."""
     predicted = min(2 * PICTURES, len(info.val))
@@ -33,13 +28,12 @@ def report_share(info: DatasetInfo, processes: int) -> float:
     return factor * predicted / max(1, len(info.val) // processes)
 
 
-def sample_panels(
-    info: DatasetInfo, predictor: Predictor, section: Section, count: int = PICTURES
-) -> dict[str, np.ndarray]:
-    """A picture, uint8 (H, W, 3), of each of `count` validation images spread over the set, by name.
+def sample_panels(info: DatasetInfo, predictor: Predictor, section: Section) -> dict[str, np.ndarray]:
+    """A picture, uint8 (H, W, 3), of each of some validation images or volumes spread over the set, by name.
 
-    Records to be skipped have no picture.
+    Records to be skipped have no picture. The other processes wait for these pictures at each evaluation.
     """
+    count = VOLUMES if info.val.records.dims == 3 else PICTURES
     panels = {}
     for _, name, pictures in _pictures(info, _spread(info, count), predictor, section):
         panels[name] = join_in_row(list(pictures.values()))
@@ -47,20 +41,20 @@ def sample_panels(
 
 
 def report_pictures(
-    info: DatasetInfo, predictor: Predictor, section: Section, scores: Scores, count: int = PICTURES
+    info: DatasetInfo, predictor: Predictor, section: Section, scores: Scores
 ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-    """The pictures of `sample_panels`, and those of the worst and the best images; each image is predicted once.
+    """Pictures of images spread over the set, and those of the worst and the best images; each is predicted once.
 
     Args:
         scores: of the validation images.
 
     Returns:
         (H, W, 3) uint8 pictures by name; then {title: {label: (H, W, 3) uint8}} of the images with the worst scores and
-        those with the best, half of `count` each.
+        those with the best.
     """
-    samples = _spread(info, count)
+    samples = _spread(info, PICTURES)
     comparisons = scores.image_comparison
-    extremes = _worst_and_best(info, comparisons, count)
+    extremes = _worst_and_best(info, comparisons)
     panels = {}
     views = {}
     for index, name, pictures in _pictures(info, dict.fromkeys([*samples, *extremes]), predictor, section):
@@ -77,13 +71,13 @@ def _spread(info: DatasetInfo, count: int) -> list[int]:
     return [usable[position] for position in spread_indices(len(usable), count)]
 
 
-def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float], count: int) -> list[int]:
-    """The indices of the images with the worst scores, then of those with the best, half of `count` each."""
+def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float]) -> list[int]:
+    """The indices of the images with the worst scores, then of those with the best."""
     indices = [index for index in np.argsort(comparisons, kind="stable").tolist() if index not in info.val.bad]
-    if len(indices) <= count:
+    if len(indices) <= PICTURES:
         return indices
-    worst_count = count // 2
-    return indices[:worst_count] + indices[worst_count - count :]
+    half = PICTURES // 2
+    return indices[:half] + indices[-half:]
 
 
 def _pictures(

@@ -62,12 +62,12 @@ def predictor_of(broken: str = "") -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("images", "count", "shown"),
-    [(22, (), "i0 i3 i6 i9 i12 i15 i18 i21"), (3, (), "i0 i1 i2")],
-    ids=["eight of 22", "all of three"],
+    ("images", "dims", "shown"),
+    [(22, 2, "i0 i3 i6 i9 i12 i15 i18 i21"), (3, 2, "i0 i1 i2"), (3, 3, "i0 i2")],
+    ids=["eight of 22", "all of three", "two volumes"],
 )
-def test_pictures_are_spread_from_the_first_image_to_the_last(images, count, shown):
-    assert list(sample_panels(data_set(images), predictor_of(), class_section("ab"), *count)) == shown.split()
+def test_pictures_are_spread_from_the_first_image_to_the_last(images, dims, shown):
+    assert list(sample_panels(data_set(images, dims), predictor_of(), class_section("ab"))) == shown.split()
 
 
 def scores_of(comparisons: list[float]) -> ClassScores:
@@ -87,12 +87,12 @@ def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
         report_pictures(info, predictor_of("i1"), class_section("ab"), scores_of([0.5] * 4))
 
 
-@pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (3, "4 1")])
-def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, shown):
-    comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
-    info = data_set(7, bad=(2,))
+@pytest.mark.parametrize(("more", "shown"), [(0, "5 3 0 4 1"), (4, "5 3 0 8 9 10 1")])
+def test_the_worst_images_come_first_without_those_that_cannot_be_read(more, shown):
+    comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0, 0.81, 0.82, 0.83, 0.84][: 7 + more]
+    info = data_set(7 + more, bad=(2,))
     predictor = predictor_of("i6")
-    panels, views = report_pictures(info, predictor, class_section("ab"), scores_of(comparisons), count)
+    panels, views = report_pictures(info, predictor, class_section("ab"), scores_of(comparisons))
     assert len(predictor.predicted) == len(set(predictor.predicted))  # an image that is shown twice is predicted once
     assert set(panels) <= set(predictor.predicted)
     assert list(views) == [f"i{index}: mean IoU {comparisons[int(index)]:.4f}" for index in shown.split()]

@@ -84,8 +84,11 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
     if args.uncertainty and output_format.reader.takes_points:
         raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
-    if args.polygons:
-        check_polygons(output_format)
+    if args.polygons and not output_format.writes_rasters:
+        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
+    for library in ("rasterio", "pyogrio"):
+        if args.polygons and find_spec(library) is None:
+            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")
     if args.also and output_format.segments is None:
         raise SettingsError(f"--also: {output_format.outputs} of this model are not written as SEG; leave the flag out")
     flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
@@ -98,12 +101,3 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
     if "rtstruct" in args.also:
         extensions.append(STRUCTURES)
     return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
-
-
-def check_polygons(output_format: PredictionFormat) -> None:
-    """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
-    if not output_format.writes_rasters:
-        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
-    for library in ("rasterio", "pyogrio"):
-        if find_spec(library) is None:
-            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")

@@ -40,22 +40,20 @@ def check_answers(
         open_file: opens the file of the model by that library; all ways to compute it have to agree.
         hint: the end of the message.
     """
+    task = "open the model"
     try:
-        answers = open_file()
+        for answer in open_file():
+            for batch, expected_answer in zip(batches, expected, strict=True):
+                sides = " x ".join(map(str, batch.shape[2:]))
+                task = f"compute images of {sides} pixels"
+                difference = relative_difference(torch.from_numpy(answer(batch)), expected_answer)
+                if not difference <= TOLERANCE:  # NaN differs too
+                    line = f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels"
+                    raise ModelError(f"{line}{hint}")
+    except ModelError:
+        raise
     except Exception as error:  # a runtime may raise anything
-        raise ModelError(f"{runtime} cannot open the model: {one_line(error, MESSAGE)}{hint}") from error
-    for answer in answers:
-        for batch, expected_answer in zip(batches, expected, strict=True):
-            sides = " x ".join(map(str, batch.shape[2:]))
-            try:
-                found = torch.from_numpy(answer(batch))
-            except Exception as error:  # a runtime may raise anything
-                line = one_line(error, MESSAGE)
-                raise ModelError(f"{runtime} cannot compute images of {sides} pixels: {line}{hint}") from error
-            difference = relative_difference(found, expected_answer)
-            if not difference <= TOLERANCE:  # NaN differs too
-                line = f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels"
-                raise ModelError(f"{line}{hint}")
+        raise ModelError(f"{runtime} cannot {task}: {one_line(error, MESSAGE)}{hint}") from error
 
 
 def proof_images(config: UNetConfig) -> list[np.ndarray]:

@@ -22,12 +22,9 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.places import Place
 from inference import predictor as predictor_module
-from inference.requested_outputs import check_polygons
-from runtime.errors import DataError, SettingsError
+from runtime.errors import DataError
 from tasks.classes.write import ClassFormat
 from tasks.job import Job
-from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.write import PointFormat
 from tasks.polygons import POLYGONS, Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
@@ -199,12 +196,6 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
         fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
-
-
-def test_points_have_no_polygons():
-    points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
-    with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
-        check_polygons(points)
 
 
 SMALL = Job(source=PageFile("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)

@@ -63,8 +63,6 @@ def parse_args(description: str) -> TrainSettings:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
     if record:
         say_differences(args, record)
-    elif args.max_steps and args.epochs:
-        say(f"--epochs {args.epochs} has no effect: --max-steps {args.max_steps} says how long the run is")
     return args
 
 

@@ -57,22 +57,6 @@ def read_json(file: str | Path, root: Root = dict, most_bytes: int = MOST_BYTES)
     return parse_json(read_bytes(file, most_bytes), root)
 
 
-def read_json_lines(file: str | Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
-    """Each line that holds an object, with the object; and the number of other lines.
-
-    An unfinished last line, which a killed writer leaves, is not counted. Raises OSError.
-    """
-    objects: list[tuple[bytes, dict[str, Any]]] = []
-    damaged = 0
-    with open_regular(file) as stream:
-        for line in stream:
-            try:
-                objects.append((line, parse_json(line)))
-            except ValueError:
-                damaged += line.endswith(b"\n")
-    return objects, damaged
-
-
 def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = False) -> Any:
     """The value of a JSON text, of type `root`.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.console import counted, say
-from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes, read_json_lines, write_row
+from runtime.documents import MOST_BYTES_OF_DATA, open_regular, parse_csv, parse_json, read_bytes, write_row
 from runtime.errors import WriteError, one_line
 from runtime.files import replace_file
 
@@ -20,16 +20,24 @@ COLUMN = "image"
 LogRecord = dict[str, Any]  # "step" is an int, "epoch" and all others are numbers, or None where nothing was measured
 
 
-def read_log(folder: Path) -> list[LogRecord]:
-    """The records in folder/metrics.jsonl; other lines are left out."""
-    lines, _ = read_json_lines(folder / "metrics.jsonl")
-    return [record for _, record in lines if is_record(record)]
-
-
-def is_record(value: dict[str, Any]) -> bool:
-    """Whether an object is a record of metrics.jsonl: a step, and numbers by name."""
-    numbers = [number for number in value.values() if number is not None]
-    return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
+def read_log(folder: Path) -> tuple[list[LogRecord], int]:
+    """The records in folder/metrics.jsonl, and the number of damaged lines between them. Raises OSError."""
+    records: list[LogRecord] = []
+    damaged = 0
+    with open_regular(folder / "metrics.jsonl") as stream:
+        for line in stream:
+            if not line.endswith(b"\n"):  # a killed writer has left it
+                break
+            try:
+                record = parse_json(line)
+            except ValueError:
+                record = {}
+            numbers = [number for number in record.values() if number is not None]
+            if type(record.get("step")) is int and all(type(number) in (int, float) for number in numbers):
+                records.append(record)
+            else:
+                damaged += 1
+    return records, damaged
 
 
 def series(records: Sequence[LogRecord], key: str) -> list[tuple[int, float]]:
@@ -50,9 +58,9 @@ class MetricsFile:
     def __init__(self, path: Path, step: int) -> None:
         self.path = path
         self._refused = b""
-        earlier = b"".join(_lines_up_to(path, step))
+        earlier = "".join(json.dumps(record) + "\n" for record in _records_up_to(path, step))
         with replace_file(path) as file:
-            file.write(earlier)
+            file.write(earlier.encode())
 
     def write(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """Append a record; what is no finite number is null."""
@@ -84,22 +92,17 @@ class MetricsFile:
                 say(f"{self.path} could not be written ({error}); training goes on, and tries again")
 
 
-def _lines_up_to(log: Path, step: int) -> list[bytes]:
-    """The lines that a run has logged until `step`; other content is left out with a message."""
+def _records_up_to(log: Path, step: int) -> list[LogRecord]:
+    """What a run has logged until `step`; other content is left out with a message."""
     try:
-        lines, damaged = read_json_lines(log)
+        records, damaged = read_log(log.parent)
     except FileNotFoundError:
         if step:
             say(f"{log} is gone: it begins again behind step {step}")
         return []
     except OSError as error:
         raise WriteError(f"{log} cannot be read ({one_line(error)}); move it away") from error
-    earlier = []
-    for line, record in lines:
-        if not is_record(record):
-            damaged += 1
-        elif record["step"] <= step and line.endswith(b"\n"):
-            earlier.append(line)
+    earlier = [record for record in records if record["step"] <= step]
     if damaged:
         say(f"{log}: {counted(damaged, 'damaged line is', 'damaged lines are')} left out, {len(earlier)} stay")
     return earlier

@@ -261,8 +261,9 @@ class RunLog:
     def _remarks(self, best: Evaluation | None, resume: str | None) -> list[str]:
         """What the numbers of the run mean, and what to do next."""
         is_good = best is not None and best.scores.comparison >= self.section.good
+        records, _ = read_log(self.folder)
         return remarks_on(
-            read_log(self.folder),
+            records,
             score=self.task.scores.score_key(),
             steps=f"{self._steps_made} steps",
             is_short=self.state.step < FEW_STEPS and not is_good,

@@ -13,7 +13,6 @@ from runtime.documents import (
     parse_json,
     read_bytes,
     read_json,
-    read_json_lines,
     read_yaml,
     write_row,
 )
@@ -115,14 +114,6 @@ def test_a_large_file_is_not_read(tmp_path, read, limit):
         file.truncate(limit + 1)
     with pytest.raises(ValueError, match=f"it has {limit + 1:,} bytes, more than {limit:,}"):
         read(tmp_path / "large")
-
-
-def test_lines_of_json_are_objects_or_damaged_except_a_cut_end(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_bytes(b'{"step": 1}\nno json\n[1]\n{"step": 2}\n{"st')
-    objects, damaged = read_json_lines(file)
-    assert objects == [(b'{"step": 1}\n', {"step": 1}), (b'{"step": 2}\n', {"step": 2})]
-    assert damaged == 2
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ NAN = float("nan")
 def test_lines_that_are_no_records_are_left_out(tmp_path):
     records = [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": None}, {"step": 3, "train/loss": 0.0}]
     lines = [*records, {"train/loss": 0.5}, {"step": "4"}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{\n")
-    assert read_log(tmp_path) == records
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{\n{"step": 4}')
+    assert read_log(tmp_path) == (records, 3)
     assert series(records, "train/loss") == [(1, 0.5), (3, 0.0)]
     assert series(records, "eval/loss") == []
 

@@ -10,11 +10,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from runtime.console import counted
-from runtime.documents import read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
 from tasks.tables import Column, Table
-from train_utils.metrics_log import IMAGE_SCORES, LogRecord, is_record, read_image_scores, series
+from train_utils.metrics_log import IMAGE_SCORES, LogRecord, read_image_scores, read_log, series
 from train_utils.reporting.pages import plain_text
 from train_utils.settings.record import FINISHED_FILE, PACKAGES, RunSettings
 from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, WITHOUT_EFFECT
@@ -95,11 +94,9 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     settings = read_settings(folder)
     remarks = []
     try:
-        lines, damaged = read_json_lines(folder / "metrics.jsonl")
-    except (OSError, ValueError) as error:
+        records, damaged = read_log(folder)
+    except OSError as error:
         raise DataError(f"metrics.jsonl cannot be read ({_reason(error)})") from error
-    records = [record for _, record in lines if is_record(record)]
-    damaged += len(lines) - len(records)
     if damaged:
         text = counted(damaged, "line of metrics.jsonl is", "lines of metrics.jsonl are")
         remarks.append(f"{text} damaged and left out")

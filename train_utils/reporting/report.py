@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from runtime.console import counted, listing
-from runtime.documents import read_json
 from tasks.calibration import calibration_report
 from tasks.charts import Line, line_chart, reliability_plot
 from tasks.confusion import score_text
@@ -62,8 +61,8 @@ def write_report(
         remarks: sentences on the meaning of the run's numbers, and on its speed.
         extent: the extent of the training, by label.
     """
-    settings = RunSettings.from_json(read_json(folder / "run.json"))
-    records = read_log(folder)
+    settings = RunSettings.read(folder)
+    records, _ = read_log(folder)
     best_tiles = {}
     figures: list[Figure] = []
     if best is not None:

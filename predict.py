@@ -20,10 +20,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
+from inference.output_folder import complete_provenance
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
-from inference.provenance import complete_provenance
 from inference.report import print_scores
 from inference.requested_outputs import RequestedOutputs, request_outputs
 from inference.work import prepare_work

@@ -8,14 +8,13 @@ from itertools import chain
 from pathlib import Path
 
 from inference.inputs import find_inputs, named_job
+from inference.output_folder import check_unfinished, check_written, make_folder, provenance_of, record_provenance
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
-from inference.provenance import provenance_of, record_provenance
 from inference.requested_outputs import RequestedOutputs
 from inference.tiling.planning import Tiling
 from inference.true_masks import TruthFolder
 from inference.true_points import with_true_points
-from inference.written_files import check_unfinished, check_written, make_folder
 from runtime.console import say
 from runtime.errors import DataError
 from runtime.files import remove_leftovers

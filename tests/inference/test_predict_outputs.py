@@ -1,7 +1,7 @@
 """What predict.py writes and keeps: one model's files in a folder, whole ones only, on a disk that takes them.
 
-Modules: inference/requested_outputs.py, inference/written_files.py, tasks/prediction_files.py,
-tasks/prediction_format.py, tasks/classes/write.py, inference/provenance.py.
+Modules: inference/requested_outputs.py, inference/output_folder.py, tasks/prediction_files.py,
+tasks/prediction_format.py, tasks/classes/write.py.
 """
 
 import csv

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from support.prediction import settings_of
 
-from inference.provenance import complete_provenance, provenance_of, record_provenance
+from inference.output_folder import complete_provenance, provenance_of, record_provenance
 from runtime.errors import DataError
 
 

@@ -12,8 +12,8 @@ from support.prediction import image_job, network_of, settings_of, touch, volume
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import work as work_module
+from inference.output_folder import make_folder
 from inference.work import Work, group_jobs, prepare_work
-from inference.written_files import make_folder
 from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

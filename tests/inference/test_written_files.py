@@ -1,6 +1,6 @@
 """No file that prediction writes is one that it reads, and no file of somebody else is replaced unasked.
 
-Modules: inference/written_files.py.
+Modules: inference/output_folder.py.
 """
 
 import os

@@ -74,15 +74,6 @@ def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, 
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
-@pytest.mark.parametrize(("is_there", "device"), [(True, "meta"), (False, "cpu")])
-def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
-    """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
-
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: is_there)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
-    assert PagePredictor(model).predictor.device.type == device
-
-
 def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 2**16, (3, 40, 30), dtype=np.uint16)
     tifffile.imwrite(tmp_path / "deep.tif", pixels, photometric="minisblack")
@@ -128,20 +119,11 @@ def test_names_of_classes_are_no_html(tmp_path):
     assert "background: rgb(4, 5, 6)" in html
 
 
-def test_names_of_files_are_no_html(page, tmp_path):
-    (tmp_path / "<i>.png").write_text("no picture")
-    html, _ = page(str(tmp_path / "<i>.png"))
-    assert html.startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
-
-
 @pytest.fixture(scope="module")
 def too_large(tmp_path_factory) -> Path:
-    """A folder with images that are too large by their headers, and one that is by its bytes."""
+    """A folder with an image that is too large by its header, and one that is by its bytes."""
     folder = tmp_path_factory.mktemp("large")
     large_png(folder / "large.png")
-    rows = np.broadcast_to(np.uint8(0), (9000, 12000))
-    tifffile.imwrite(folder / "large.tif", rows, compression="zlib", rowsperstrip=1000)
-    np.lib.format.open_memmap(folder / "large.npy", mode="w+", dtype=bool, shape=(6400, 6400, 1))
     with (folder / "heavy.tif").open("wb") as file:
         file.truncate(100_000_001)
     return folder
@@ -151,8 +133,6 @@ def too_large(tmp_path_factory) -> Path:
     ("name", "size"),
     [
         ("large.png", "12,000 x 9,000 pixels"),
-        ("large.tif", "12,000 x 9,000 pixels"),
-        ("large.npy", "6,400 x 6,400 pixels"),
         ("heavy.tif", "100.0 MB"),
     ],
 )
@@ -162,14 +142,6 @@ def test_an_image_that_is_too_large_is_sent_to_predict_py(page, too_large, name,
     assert "predict.py" in html
     assert mask is None
     assert not (too_large / "mask").exists()
-
-
-def test_a_disk_that_takes_no_mask_is_a_one_line_error(page, images):
-    (images / "mask").touch()  # in place of the folder of masks
-    html, file = page(str(images / "a.png"))
-    assert html.startswith('<p role="alert">')
-    assert "File exists" in html
-    assert file is None
 
 
 def test_without_a_file_nothing_is_shown(page):
@@ -216,31 +188,6 @@ def test_the_model_of_a_page_is_that_of_the_flag_the_environment_or_its_folder(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["app.py", *flags])
     assert app.parse_args("").model == model.replace("FOLDER", str(app_folder))
-
-
-class Served:
-    """Stands in for the serving of a page, and notes what it finds."""
-
-    def serve(self, predict: PagePredictor, host: str, port: int | None) -> None:
-        self.host, self.port = host, port
-        self.uploads = Path(os.environ["GRADIO_TEMP_DIR"])
-        self.had_uploads = self.uploads.is_dir()
-        self.largest_image = Image.MAX_IMAGE_PIXELS
-
-
-def test_a_page_is_served_where_the_flags_say_with_a_folder_of_uploads_that_goes_with_it(monkeypatch, model):
-    served = Served()
-    monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    monkeypatch.setattr(app, "serve", served.serve)
-    monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
-    app.main()
-    assert served.host == "0.0.0.0"
-    assert served.port == 7861
-    assert served.uploads.name.startswith("segment-")
-    assert served.had_uploads
-    assert not served.uploads.exists()
-    assert served.largest_image is None
 
 
 def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
@@ -545,6 +492,7 @@ HOSTILE = {
     "volume.nii.gz": b"\x1f\x8b" + bytes(50),
     "volume.nrrd": b"NRRD0004\ndata file: /etc/passwd\n\n",
     "a\nb\x1b[2J.png": b"no picture",
+    "<i>.png": b"no picture",
 }
 
 
@@ -557,5 +505,6 @@ def test_after_a_hostile_upload_the_page_answers_the_next_visitor(page, images, 
     assert html.startswith('<p role="alert">')
     assert mask is None
     assert "\n" not in html
+    assert "<i>" not in html
     assert str(tmp_path) not in html
     assert page(str(good))[0] == expected

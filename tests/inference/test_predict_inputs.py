@@ -43,28 +43,8 @@ def two_images(tmp_path) -> Path:
     return tmp_path / "in"
 
 
-def test_outputs_never_take_the_place_of_each_other(model, two_images, tmp_path, fails_with):
-    fails_with(predict(model, [two_images], tmp_path / "out", "--overlay"), "would both write", 1)
-
-
 def test_outputs_never_lie_among_inputs(model, two_images, fails_with):
     fails_with(predict(model, [two_images], two_images), "is a folder of inputs", 1)
-
-
-def test_outputs_never_take_the_place_of_the_legend(model, tmp_path, fails_with):
-    legend = tmp_path / "legend.png"
-    Image.new("RGB", (8, 8)).save(legend)
-    fails_with(
-        predict(model, [legend], tmp_path / "out", "--overlay"),
-        "legend.overlay.png, which is of all inputs; rename it",
-        1,
-    )
-    assert predict(model, [legend], tmp_path / "out").returncode == 0
-
-
-def test_outputs_of_an_earlier_call_are_no_inputs(model, two_images):
-    for _ in range(2):
-        assert "2 of 2 masks" in predict(model, [two_images], two_images / "masks").stdout
 
 
 @pytest.fixture(scope="module")

@@ -142,15 +142,6 @@ def landmark_network(task: Landmarks, **options) -> UNet:
     return UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config(), **options))
 
 
-def test_an_ensemble_of_landmarks_agrees_on_the_settings_of_its_maps():
-    first = Landmarks(("a", "b"), 1.5, 8.0, (0, 1), True, always_there=(0, 1))
-    second = Landmarks(("a", "b"), 2.0, 9.0, (0, 1), False, always_there=(1,))
-    third = Landmarks(("a", "b"), 1.5, 10.0, (0, 1), True, always_there=(0, 1))
-    networks = [landmark_network(task) for task in (third, second)]
-    predictor = Predictor(landmark_network(first), ensemble=networks)
-    assert predictor.task == Landmarks(("a", "b"), 1.5, 9.0, (0, 1), False, always_there=(1,))
-
-
 @pytest.fixture
 def batches() -> list[torch.Tensor]:
     """The batches that networks with a note have seen."""
@@ -175,13 +166,6 @@ def mirrored_network(mirrors: bool) -> UNet:
     """A network of two points, each of which is the partner of the other."""
     torch.manual_seed(0)
     return landmark_network(Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors))
-
-
-@PASSES
-def test_a_prediction_of_landmarks_passes_the_image_with_its_mirror_image(batches, mirrors, tta, passes):
-    Predictor(noted(mirrored_network(mirrors), batches), tta=tta).points(LANDMARK_IMAGE)
-    assert len(batches) == passes
-    assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
 
 
 def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):

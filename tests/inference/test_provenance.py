@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 from argparse import Namespace
 from pathlib import Path
 from unittest import mock
@@ -44,14 +43,6 @@ def test_provenance_has_what_is_left_out_of_objects():
     assert plain == {"models": {"m": None}, "scale": 0.5, "tta": True, "complete": True}
     changed = provenance_of(Namespace(**flags, min_size=0, drop_border=True))
     assert changed == plain | {"min_size": 0, "drop_border": True}
-
-
-def test_a_folder_of_masks_of_other_settings_is_refused(weights, output):
-    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
-    other = provenance_of(settings_of(model=str(weights), tta=True))
-    line = f"--output {output}: holds masks of another model or other settings (see predict.json)"
-    with pytest.raises(DataError, match=re.escape(line)):
-        record_provenance(output, other, overwrite=False)
 
 
 @pytest.fixture

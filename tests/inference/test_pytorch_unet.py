@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 from support.in_process import run_train
-from support.launches import launch, predict
+from support.launches import predict
 from support.pytorch_unet import pytorch_unet_checkpoint
-from support.starts import Start, start_from
 
 from inference import Predictor
 from inference.models import load_model
@@ -293,74 +292,13 @@ def test_a_checkpoint_that_is_missing_is_refused():
         load_model("nowhere/x.pth")
 
 
-NO_FLAGS = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
-
-
-def architecture(start: Start) -> dict:
-    """What of a network flags may say."""
-    return {name: getattr(start.config, name) for name in NO_FLAGS}
-
-
-@pytest.fixture
-def bilinear_checkpoint(save) -> str:
-    """The path of a checkpoint of a bilinear network."""
-    return str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
-
-
-def test_the_architecture_is_the_checkpoints(bilinear_checkpoint):
-    start = start_from(bilinear_checkpoint, NO_FLAGS)
-    assert architecture(start) == {
-        "base_channels": 4,
-        "depth": 2,
-        "norm": "batch",
-        "upsample": "bilinear_aligned",
-        "dropout": 0.0,
-    }
-    assert start.model.config.depth == 2
-
-
-def test_flags_may_change_what_no_weights_depend_on(bilinear_checkpoint):
-    flags = NO_FLAGS | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}
-    changed = start_from(bilinear_checkpoint, flags).config
-    assert changed.upsample == "bilinear"
-    assert changed.dropout == 0.1
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "own"),
-    [
-        ("base_channels", 8, 4),
-        ("depth", 3, 2),
-        ("norm", "group", "batch"),
-        ("upsample", "transpose", "bilinear_aligned"),
-    ],
-)
-def test_flags_that_contradict_the_checkpoint_are_refused(bilinear_checkpoint, name, value, own):
-    line = f"^--{name.replace('_', '-')} {value}: {re.escape(bilinear_checkpoint)} has {own}; leave the flag out"
-    with pytest.raises(ModelError, match=line):
-        start_from(bilinear_checkpoint, NO_FLAGS | {name: value})
-
-
 SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--num-workers", "0"]
 
 
-def train_here(output: Path, *flags: str | Path) -> str:
-    """Train in this process; what is printed."""
-    return run_train(output, *flags).output
-
-
-def train_on_two_processes(output: Path, *flags: str | Path) -> str:
-    """Train on two processes; what is printed."""
-    result = launch("train.py", "--output-dir", output, *flags, profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.mark.parametrize("train", [train_here, pytest.param(train_on_two_processes, marks=pytest.mark.slow)])
-def test_training_starts_from_the_checkpoint_with_its_preprocessing(save, tiny_folder, tmp_path, train):
+def test_training_starts_from_the_checkpoint_with_its_preprocessing(save, tiny_folder, tmp_path):
     weights = pytorch_unet_checkpoint(2)
     path = save(weights | {"mask_values": [0, 255]})
-    output = train(tmp_path / "run", "--dataset", tiny_folder, "--init-from", path, *SHORT)
+    output = run_train(tmp_path / "run", "--dataset", tiny_folder, "--init-from", path, *SHORT).output
     assert output.count(f"start: {path}, 118 of 118 weights copied") == 1
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
     assert trained.config.preprocess.std == (255.0,) * 3
@@ -382,11 +320,3 @@ def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tiny_folder, tmp
     torch.testing.assert_close(
         trained.stem.conv1.weight, source.stem.conv1.weight, atol=3e-9, rtol=0
     )  # one step of 1e-9
-
-
-def test_a_mistake_is_a_one_line_error_of_all_processes(save, tmp_path):
-    flags = ["--init-from", "x.pth", "--output-dir", tmp_path / "run"]
-    result = launch("train.py", *flags, profile="multi_cpu")
-    assert result.returncode == 1  # the launcher adds lines of its own
-    (line,) = [text for text in result.stderr.splitlines() if text.startswith("train.py: error: ")]
-    assert "x.pth: no such file" in line

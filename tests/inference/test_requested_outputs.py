@@ -1,34 +1,28 @@
 """What lies in a folder of predictions: which of them are finished, their order, and the legend of overlays."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.points import landmarks
 from support.prediction import image_job, write_logits
-from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import Place
-from data_utils.image_io.windowed import WindowedArray
 from inference.requested_outputs import RequestedOutputs
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
 from tasks.drawing import legend
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
-from tasks.landmarks.write import PointFormat
 from tasks.objects.loss import Objects
 from tasks.objects.write import TABLE, ObjectFormat
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.write import OverlapFormat
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
-TASK = Classes(CLASSES.names)
 
 
 def test_a_legend_lies_beside_overlays(tmp_path):
@@ -54,37 +48,6 @@ def write_at(file: Path, seconds: int) -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
     os.utime(file, (seconds, seconds))
-
-
-@pytest.fixture
-def finished(tmp_path) -> Job:
-    """An image with mask and probabilities, the mask as old as the image."""
-    job = image_job(tmp_path, "a")
-    write_at(job.image, 100)
-    write_at(job.file(MASK), 100)
-    write_at(job.file(PROBABILITIES), 200)
-    return job
-
-
-def test_a_prediction_is_finished_when_no_file_of_it_is_older_than_its_image(finished):
-    assert new_writer().is_finished(finished)
-    os.utime(finished.file(MASK), (99, 99))
-    assert not new_writer().is_finished(finished)
-
-
-@pytest.mark.parametrize("missing", [(MASK, PROBABILITIES), (PROBABILITIES,), (MASK,)])
-def test_a_prediction_is_not_finished_while_files_are_missing_or_empty(finished, missing):
-    for extension in missing:
-        finished.file(extension).write_bytes(b"")
-    assert not new_writer().is_finished(finished)
-    for extension in missing:
-        finished.file(extension).unlink()
-    assert not new_writer().is_finished(finished)
-
-
-def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten_or_its_image_cannot_be_read(finished):
-    assert not new_writer(overwrite=True).is_finished(finished)
-    assert not new_writer().is_finished(replace(finished, size=None))
 
 
 def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
@@ -136,20 +99,3 @@ def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_form
     write_logits(output_format, task, job, torch.zeros(task.outputs, 9, 7), extensions)
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
-
-
-@KINDS
-def test_the_mask_of_a_volume_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
-    job = tilted_volume_job(tmp_path)
-    write_logits(output_format, task, job, torch.zeros(task.outputs, *job.size), extensions)
-    assert placed[-1] == output_format.mask_file(job)
-    assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
-
-
-def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):
-    task = landmarks("long", "pixels")
-    job = image_job(tmp_path, size=(32, 48))
-    pixels = WindowedArray(np.zeros((32, 48, 3), np.uint8))
-    extensions = (MASK, OVERLAY, PROBABILITIES)
-    write_logits(PointFormat(task), task, job, torch.zeros(3, 16, 24), extensions, picture=pixels)
-    assert [file.name for file in placed] == ["a.npy", "a.overlay.png", "a.csv"]

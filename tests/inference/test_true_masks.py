@@ -19,7 +19,6 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from inference.inputs import pictures_below
 from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
 from tasks.classes.write import ClassFormat
@@ -84,18 +83,6 @@ def test_true_masks_of_other_pages_are_refused(suffixed):
 
 def test_a_true_mask_may_be_missing(suffixed):
     assert find(suffixed, "c") is None
-
-
-def test_a_picture_is_no_true_mask_of_pages(suffixed):
-    assert find(suffixed, "a", 0, 2) is None
-
-
-@pytest.mark.parametrize(
-    ("mask", "image"), [("mask_1", "image_1"), ("masks/1_gt", "images/1"), ("labelsTr/a", "imagesTr/a_0000")]
-)
-def test_true_masks_are_found_by_names_as_in_training(mask, image):
-    masks = TrueMasks({Path(mask): Path(f"{mask}.png")}, None, stems(image))
-    assert find(masks, image) == PageFile(Path(f"{mask}.png"))
 
 
 @pytest.mark.parametrize(
@@ -377,32 +364,3 @@ def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, 
     mask = truth_in(TruthFolder(class_stacks, MODEL, OverlapFormat(("a",)), ""), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
-
-
-def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
-    file = tmp_path / "stack.tif"
-    with tifffile.TiffWriter(file) as tiff:
-        for _ in range(2):
-            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
-            tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
-    masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
-    pages = [find(masks, "stack", number, 2) for number in range(2)]
-    assert pages == [PageFile(file, 0), PageFile(file, 2)]
-
-
-def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path):
-    order = np.random.default_rng(0).permutation(40)
-    touch(tmp_path, *[f"{number % 3}/{number:02}.png" for number in order])
-    files = [file.stem.as_posix() for file in pictures_below(tmp_path)]
-    assert files == sorted(files)
-    assert len(files) == 40
-
-
-@pytest.mark.parametrize(("name", "unknown"), [("a", (1, 2)), ("b", (0, 2)), ("c", (0, 1))])
-def test_a_volume_may_have_a_mask_of_any_of_the_classes_alone(tmp_path, name, unknown):
-    touch(tmp_path, f"{name}/v.nii.gz", "a/x.nii.gz", "b/x.nii.gz", "c/x.nii.gz")
-    folder = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b", "c")), "")
-    volume = truth_in(folder, "v")
-    assert volume.paths == (str(tmp_path / name / "v.nii.gz"),)
-    assert volume.layers.unknown == unknown
-    assert len(truth_in(folder, "x").paths) == 3

@@ -68,33 +68,6 @@ def test_work_is_done_and_recorded_on_images_that_have_no_mask(tmp_path, prepare
     assert (tmp_path / "out" / "predict.json").exists()
 
 
-@pytest.fixture
-def overlapping_predictor() -> Predictor:
-    """A predictor of two classes that may overlap, each of which has a folder."""
-    return Predictor(network_of(("field", "wood"), (), task={"name": "overlapping"}))
-
-
-@pytest.fixture
-def recorded(tmp_path, monkeypatch) -> list[tuple]:
-    """What is recorded of the outputs of an image in in/, of which there are folders already."""
-    records = []
-    touch(tmp_path, "in/a.png")
-    for folder in ("out/field", "out/wood"):
-        (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.setattr(work_module, "provenance_of", lambda args: {"models": {}})
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: records.append(arguments))
-    return records
-
-
-def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_predictor):
-    file = tmp_path / "in" / "mask.tif"
-    args = settings_of(output=tmp_path / "in", input=[str(tmp_path / "in")], file=file)
-    writer = writer_of(overlapping_predictor)
-    writer = replace(writer, output_format=writer.output_format.for_file(file))
-    (job,) = prepare_work(args, overlapping_predictor, writer).jobs
-    assert job.output == tmp_path / "in" / "mask"
-
-
 def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_path, monkeypatch):
     touch(tmp_path, "in/a.png", "in/b.png", "out/a.png", "out/b.png", "truth/a_x.png", "truth/b_x.png", "truth/a.png")
     monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)

@@ -115,13 +115,6 @@ def test_a_folder_is_on_disk_with_all_its_files_before_it_has_its_name(tmp_path,
     assert events == [("sync", file), ("sync", folder), ("rename", folder), ("sync", parent)]
 
 
-def test_the_last_bytes_that_are_written_are_on_disk_too(tmp_path, monkeypatch):
-    sizes = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
-    write(replace_file, tmp_path / "a", "new")
-    assert sizes == [3]
-
-
 def test_a_file_that_the_disk_does_not_take_is_an_error(tmp_path, monkeypatch):
     def refuse(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

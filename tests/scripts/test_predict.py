@@ -16,13 +16,12 @@ import torch
 from accelerate.utils import DynamoBackend
 from PIL import Image
 from support.data_sets import load_info
-from support.launches import PROGRAMS, ROOT, launch, predict
+from support.launches import PROGRAMS, launch, predict
 from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
-from inference.pipeline import PredictionPipeline
 from inference.requested_outputs import request_outputs
-from runtime.errors import ImageError, ModelError, SettingsError
+from runtime.errors import ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects.loss import Objects
 from unet import Preprocess, UNet, UNetConfig
@@ -133,19 +132,11 @@ def test_files_that_fail_on_another_process_are_named_and_counted(model, photos,
     assert "2 of 8 masks" in result.stdout
 
 
-def test_images_of_usual_size_share_one_progress_bar(model, tmp_path):
-    result = predict(model, [ROOT / "tests/photographs/images/astronaut.jpg"], tmp_path)
-    assert "1 of 1 masks" in result.stdout
-    assert "image/s" in result.stderr
-    assert "strip/s" not in result.stderr
-
-
 @pytest.mark.parametrize(
     ("inputs", "flags", "line", "code"),
     [
         (["nowhere/*.png"], [], "--input nowhere/*.png: no image or volume found", 1),
         ([""], [], "argument --input: '' is not a value", 2),
-        (["a" * 300], [], "File name too long", 1),
         (["PHOTOS"], ["--output", ""], "argument --output: '' is not a value", 2),
         (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
@@ -162,21 +153,6 @@ def test_mistakes_end_in_a_one_line_error(model, photos, tmp_path, fails_with, i
     inputs, flags = ([text.replace("PHOTOS", str(photos)) for text in texts] for texts in (inputs, flags))
     fails_with(predict(model, inputs, tmp_path / "out", *flags), line, code)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (OSError(28, "No space left on device"), "{}: [Errno 28] No space left on device"),
-        (ImageError("a.png: cut"), "a.png: cut"),
-    ],
-    ids=["disk", "image"],
-)
-def test_a_failure_is_reported_with_the_name_of_its_image(model, photos, tmp_path, monkeypatch, error, line):
-    monkeypatch.setattr(PredictionPipeline, "run", lambda pipeline, batches: [(batches[0][0], error)])
-    result = predict(model, [photos / "a.png"], tmp_path / "out")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
 
 
 @pytest.mark.parametrize("open_source", [Path, Image.open, lambda file: np.asarray(Image.open(file))])

@@ -156,18 +156,6 @@ def test_a_save_keeps_the_time_and_the_first_one_is_waited_for(time):
     assert not clock.measures_save
 
 
-def test_a_run_of_counted_steps_has_no_clock(time):
-    clock = Clock(report_share=0.5)
-    make_step(clock, time, 10**9)
-    state = RunState()
-    with clock.evaluating(ALONE), clock.saving(state):
-        pass
-    assert not clock.progress.is_over
-    assert not clock.needs_evaluation(5.0)
-    assert clock.progress.affords_evaluation
-    assert state.elapsed == 0
-
-
 def seconds_since_start() -> float:
     return monotonic() - clock_module.program_start()
 

@@ -162,15 +162,6 @@ def test_a_shortage_in_an_evaluation_names_it_with_what_helps(tmp_path, network)
     assert recorded_limit(tmp_path) is None
 
 
-def test_another_error_in_training_is_left_as_it_is(tmp_path, network):
-    with (
-        pytest.raises(RuntimeError, match="illegal"),
-        shortage_recorded(tmp_path, SETTINGS, network, BatchSplit(8, 1, 4, 2), RunState(step=2)),
-    ):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    assert recorded_limit(tmp_path) is None
-
-
 @pytest.mark.parametrize("was_needed", [True, False])
 def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     tiny_folder, tmp_path, monkeypatch, was_needed

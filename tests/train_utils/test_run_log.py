@@ -80,18 +80,6 @@ def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, mo
     assert line.endswith(": b.png: cut; c.png: of another process; d.png: cut\n")
 
 
-def test_bar_shows_the_best_score_from_zero_on(tmp_path):
-    state = RunState(step=2)
-    log = new_log(tmp_path, state)
-    log.step([StepResult(2, 0.5, 1.0, False)], 0.1)
-    assert log.bar.postfix == "epoch 0.7, loss 0.500"
-    state.best = 0.0
-    state.step = 4
-    log.step([StepResult(4, 0.25, 1.0, False)], 0.1)
-    assert log.bar.postfix == "epoch 1.3, loss 0.250, best mean IoU 0.000"
-    log.close()
-
-
 def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path):
     with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
         new_log(tmp_path / "gone", RunState())
@@ -157,15 +145,6 @@ def test_every_process_writes_a_trace_of_the_steps_behind_the_first_three(tiny_f
         steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
         assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
         assert any(event["name"] == "aten::convolution_backward" for event in events)
-
-
-def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
-    log = new_log(tmp_path, RunState(), trace_steps=5)
-    for _ in range(3 + 2):
-        log.end_step(4)
-    log.close()
-    assert (tmp_path / "traces" / "process-0.json").exists()
-    log.end_step(4)
 
 
 @pytest.fixture

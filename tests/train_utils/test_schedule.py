@@ -39,13 +39,6 @@ def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
 
 
 @pytest.mark.parametrize(
-    ("step", "total_steps", "warmup_steps"), [(3, 4, 4), (4, 4, 4), (0, 1, 0)], ids=["last", "after it", "no warm-up"]
-)
-def test_a_run_of_no_more_steps_than_its_warm_up_ends_at_the_peak(step, total_steps, warmup_steps):
-    assert learning_rate(step, total_steps, 0.5, warmup_steps, "cosine") == 0.5
-
-
-@pytest.mark.parametrize(
     ("flags", "total_steps", "expected"), [((), None, 30), (("--epochs", "20"), None, 60), ((), 77, 77)]
 )
 def test_the_length_of_a_schedule_is_its_steps_or_its_epochs(flags, total_steps, expected):

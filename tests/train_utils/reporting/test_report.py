@@ -283,19 +283,6 @@ def test_a_photograph_is_a_jpeg_in_which_a_thin_red_line_keeps_its_color():
     assert red - green > 150
 
 
-def test_pictures_share_what_room_there_is():
-    sources = embed_all([noise(400, 400)] * 3, 10**5)
-    assert 4 * 10**4 < sum(map(len, sources)) <= 10**5
-    assert {embedded_picture(source).width for source in sources} == {132}
-
-
-@pytest.mark.parametrize(("less", "width"), [(0, 30), (1, 22)])
-def test_a_picture_is_reduced_where_one_byte_of_room_is_lacking(less, width):
-    room = len(embed(noise(20, 30))) - less
-    (source,) = embed_all([noise(20, 30)], room, 30)
-    assert embedded_picture(source).width == width
-
-
 def test_pictures_are_reduced_to_the_side_that_a_page_can_show_and_never_enlarged():
     sizes = [embedded_picture(source).size for source in embed_all([noise(500, 1000), noise(8, 8)], 10**6)]
     assert sizes == [(420, 210), (8, 8)]

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from support.reviews import RunStandIn, cell_probabilities, mask_review
 
-from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError, UserError
 from train_utils.review import reviews as reviews_module
 from train_utils.review.reviewed_masks import Area
-from train_utils.review.reviews import MaskReview, equal_images, review_mask, worst_first
+from train_utils.review.reviews import MaskReview, review_mask, worst_first
 
 CPU = torch.device("cpu")
 
@@ -99,12 +97,6 @@ def test_a_mask_that_lacks_an_object_and_is_shifted_has_two_problems(reviews_of_
     assert review.missing == pytest.approx(0.99)
 
 
-def test_an_equal_training_image_is_a_problem(reviews_of_runs):
-    finding, equal = reviews_of_runs("a")[0]["3.png"].problems
-    assert finding.endswith(" (97% sure)")
-    assert equal == "the image is equal to the training image t.png"
-
-
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
     reviews = [
         mask_review("worst by score", 0.1),
@@ -148,14 +140,3 @@ def test_a_volume_is_judged_by_its_three_worst_slices(monkeypatch):
     assert of_volume.score == pytest.approx(0.6, abs=1e-6)
     monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices[1:2]))
     assert review_mask(run, 0, [], None) is None
-
-
-def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_path):
-    records = {}
-    for name, shade in (("a", 1), ("b", 2), ("c", 1), ("d", 3)):
-        Image.new("L", (4, 4), shade).save(tmp_path / f"{name}.png")
-        records[name] = {"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"}
-    in_memory = {"image": np.zeros((4, 4), np.uint8), "target": None, "name": "array"}
-    gone = {"image": str(tmp_path / "gone.png"), "target": None, "name": "gone.png"}
-    train = Records(ListRows([records["a"], records["b"], gone, in_memory]))
-    assert equal_images(train, Records(ListRows([records["c"], records["d"], gone, in_memory]))) == {"c.png": "a.png"}

@@ -113,10 +113,8 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
 
     Args:
         compared_by: the name of the score that images are compared by, the title of the second column.
-        comparisons: this score of each validation image; empty if a checkpoint of an earlier version had none.
+        comparisons: this score of each validation image.
     """
-    if len(comparisons) != len(info.val):
-        return
     text = io.StringIO()
     write_row(text, (COLUMN, compared_by))
     occurrences: dict[str, int] = {}

@@ -81,10 +81,6 @@ def test_true_masks_of_other_pages_are_refused(suffixed):
         find(suffixed, "stack", 0, 3)
 
 
-def test_a_true_mask_may_be_missing(suffixed):
-    assert find(suffixed, "c") is None
-
-
 @pytest.mark.parametrize(
     ("images", "mask"),
     [
@@ -108,11 +104,6 @@ def test_images_of_a_data_set_have_the_masks_that_training_reads_and_masks_are_n
     assert job.files == tuple(str(tmp_path / image) for image in images)
     path = job.truth.paths[0] if isinstance(job.truth, VolumeFile) else job.truth.path
     assert Path(path) == tmp_path / mask
-
-
-def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
-    given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
-    assert find(given, "a") == PageFile(tmp_path / "a_x.png")
 
 
 def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):

@@ -70,10 +70,6 @@ def test_a_container_has_the_cpus_of_the_tightest_group_around_it(tmp_path, grou
     assert machine.group_cpus(*write(tmp_path, group, files)) == cpus
 
 
-def test_a_system_without_groups_has_no_limits(tmp_path):
-    assert machine.group_bytes(tmp_path / "absent", tmp_path) is None
-
-
 @pytest.mark.parametrize(("group_bytes", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])
 def test_processes_of_a_machine_share_its_free_memory(monkeypatch, group_bytes, expected):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

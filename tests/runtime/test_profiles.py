@@ -20,9 +20,7 @@ from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from support.forks import launch_forked
 from support.launches import PROGRAMS, ROOT
-from torch.distributed import HashStore
 
-from runtime import launch as launch_module
 from runtime.errors import LaunchError
 from runtime.launch import (
     COMM_HOOKS,
@@ -32,7 +30,6 @@ from runtime.launch import (
     configure_process,
     describe_profile,
     distributed_options,
-    process_group_options,
 )
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
@@ -238,24 +235,6 @@ def test_gradients_are_exchanged_as_the_flag_says(launched):
         assert not ddp.broadcast_buffers
         assert group.timeout == timedelta(minutes=10)
         assert group.init_method is None
-
-
-@pytest.mark.parametrize("restarts", ["0", "1", "3"])
-@pytest.mark.parametrize("machines", ["1", "2"])
-def test_restarted_processes_of_one_machine_meet_anew(launched, monkeypatch, restarts, machines):
-    launched(gpus=0, TORCHELASTIC_RESTART_COUNT=restarts, GROUP_WORLD_SIZE=machines)
-    handlers, store = {}, HashStore()
-    monkeypatch.setattr(launch_module, "register_rendezvous_handler", handlers.__setitem__)
-    monkeypatch.setattr(launch_module, "rendezvous", lambda url, **given: iter([(store, url, given)]))
-    options = process_group_options()
-    if restarts == "0" or machines == "2":
-        assert options.init_method is None
-        assert handlers == {}
-    else:
-        ((own_store, url, given),) = handlers["restarted"](options.init_method, world_size=2)
-        own_store.set("a", "b")
-        assert store.check([f"restart {restarts}/a"])
-        assert (url, given) == ("env://", {"world_size": 2})
 
 
 @pytest.mark.parametrize(

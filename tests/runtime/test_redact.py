@@ -143,11 +143,6 @@ def test_a_run_goes_on_with_the_new_query_of_the_same_data(done, store, tmp_path
     assert leaks(again) == leaks(longer) == []
 
 
-def test_a_recorded_run_without_its_secrets_is_refused_by_the_server(done, store, tmp_path):
-    with pytest.raises(DataError, match=f"^--dataset http://{store.place} .*401"):
-        run_train(tmp_path / "again", "--like", done.folder)
-
-
 def test_a_recorded_run_is_repeated_with_new_secrets(done, store, tmp_path):
     again = run_train(tmp_path / "again", "--like", done.folder, "--dataset", store.url(TOKENS[1]))
     assert "without a change" in again.output

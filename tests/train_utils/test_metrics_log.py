@@ -1,11 +1,9 @@
 """metrics.jsonl, and images.csv with the score of each validation image."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from support.run_files import records
 
 from data_utils.sources.records import ListRows, Records
@@ -67,34 +65,14 @@ class EightImages:
         self.records = Records(ListRows({"image": b"", "target": b"", "name": name} for name in NAMES))
         self.bad = {3: "thrice: unreadable"}
 
-    def __len__(self) -> int:
-        return 8
-
 
 INFO = SimpleNamespace(val=EightImages())
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """The folder of a run with scores of eight images."""
+def test_names_and_scores_of_images_survive_their_file(tmp_path):
     write_image_scores(tmp_path, INFO, "mean IoU", SCORES)
-    return tmp_path
-
-
-def test_names_and_scores_of_images_survive_their_file(folder):
-    scores = read_image_scores(folder)
+    scores = read_image_scores(tmp_path)
     assert list(scores) == ["a,b", 'say "x"', r"two\nlines", "thrice", "thrice (2)", "thrice (3)", r"half \udcff"]
     assert [*scores.values()][:3] == [0.1, 0.0, 1.0]
     assert np.float32(scores["thrice (2)"]) == np.float32(0.10012562572956085)
-    assert (folder / "images.csv").read_bytes().startswith(b'image,mean IoU\n"a,b",0.1\n')
-
-
-def test_scores_of_another_number_of_images_are_not_written(folder):
-    before = read_image_scores(folder)
-    write_image_scores(folder, INFO, "mean IoU", SCORES[:3])
-    assert read_image_scores(folder) == before
-
-
-def test_scores_that_a_checkpoint_lacks_make_no_file(tmp_path):
-    write_image_scores(tmp_path, INFO, "mean IoU", [])  # of a checkpoint of an earlier version
-    assert not (tmp_path / "images.csv").exists()
+    assert (tmp_path / "images.csv").read_bytes().startswith(b'image,mean IoU\n"a,b",0.1\n')

@@ -73,7 +73,11 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
     if len(recipes) == 1:
         labeled = [(str(run.folder), run) for run in recipes[0].runs[: len(SERIES)]]
     else:
-        labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
+        first = recipes[0].runs[0].replicate  # runs of one seed and fold have the same images
+        labeled = []
+        for recipe in recipes:
+            alike = [run for run in recipe.runs if run.replicate == first]
+            labeled.append((recipe.label, (alike or recipe.runs)[0]))
     panels: dict[str, dict[str, np.ndarray]] = {}
     for name in _images_to_show([run for _, run in labeled]):
         row = {}
@@ -90,12 +94,6 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
         if len(panels) == IMAGES:
             break
     return panels
-
-
-def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
-    """The run with the seed and fold of the first recipe's first run, since it has the same images; else any run."""
-    replicate = first.runs[0].replicate
-    return next((run for run in recipe.runs if run.replicate == replicate), recipe.runs[0])
 
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:

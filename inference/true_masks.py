@@ -1,7 +1,7 @@
 """Finding the true mask of each input."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,10 @@ class TruthFolder:
             stems += [input_stem(pages), *map(page_stem, pages)]
             for job in pages:
                 own_files.update(Path(name).resolve() for name in job.files)
-        files = masks_below(self.folder, own_files)
+        pictures = pictures_below(self.folder)
+        in_mask_folder = mask_folder_test([picture.path for picture in pictures])
+        pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
+        files = {stem: path for stem, path, _ in pictures if path.resolve() not in own_files}
         if self.output_format.class_folders:
             finders.append(ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find)
         else:
@@ -192,14 +195,6 @@ class TruthFolder:
         if names and not set(names) & set(classes):
             raise DataError(f"{files[0]}: marks {listing(names)}; the model has {listing(classes)}")
         return segments
-
-
-def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]:
-    """True masks by their stems; `inputs`, resolved paths, and images that have a folder of masks are left out."""
-    pictures = pictures_below(folder)
-    in_mask_folder = mask_folder_test([picture.path for picture in pictures])
-    pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
-    return {stem: path for stem, path, _ in pictures if path.resolve() not in inputs}
 
 
 class TrueMasks:

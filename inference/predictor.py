@@ -341,10 +341,9 @@ class Predictor:
             yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
+        """(B, C, h, w) -> (B, num_classes, h, w) in full precision, on the device of the predictor."""
         if batch.dtype == torch.uint16:  # torch can do little with this type but copy it
             batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
-        if self.tta:
-            return average_views(network, batch, self.task)
-        return full_precision(network(batch)).to(self.device, non_blocking=True)
+        logits = average_views(network, batch, self.task) if self.tta else full_precision(network(batch))
+        return logits.to(self.device, non_blocking=True)

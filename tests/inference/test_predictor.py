@@ -189,6 +189,15 @@ def test_logits_of_a_mirror_image_are_each_at_the_place_of_its_partner(mirrors, 
 
 
 @pytest.mark.parametrize("tta", [False, True])
+@pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
+def test_networks_on_a_cpu_and_on_a_device_are_averaged_on_the_device(devices, tta):
+    first, second = (network_of().to(device) for device in devices)
+    predictor = Predictor(first, ensemble=[second], tta=tta)
+    (logits,) = predictor.logits_of_batch([predictor.inputs(np.zeros((8, 8, 3), np.uint8))])
+    assert logits.device.type == "meta"
+
+
+@pytest.mark.parametrize("tta", [False, True])
 def test_logits_of_a_network_in_half_precision_are_in_full(tta):
     network = UNet(UNetConfig(1, 2, base_channels=1, depth=1)).to(torch.bfloat16)
     predictor = Predictor(network, tta=tta)

@@ -59,12 +59,6 @@ def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     torch.testing.assert_close(task.probabilities(mean)[0, :, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 
-@pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
-def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu(devices):
-    views = [torch.zeros(3, 1, 2, device=device) for device in devices]
-    assert average(Classes(NAMES), views).device.type == "meta"
-
-
 @pytest.mark.parametrize("task", ALL_TASKS)
 def test_a_prediction_is_the_same_in_any_strips(task, two_images):
     logits, _ = two_images

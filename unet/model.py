@@ -107,7 +107,9 @@ class UNet(
                 x = up(x, skips.pop())
                 if self.training and finest < level <= finest + len(self.heads):
                     coarser.insert(0, x)
-        logits = self._cropped(self._enlarged(self.head(x)), images)
+        logits = self._enlarged(self.head(x))
+        if logits.shape[2:] != images.shape[2:]:  # without a border FSDP does not allow a view here
+            logits = logits[(..., *[slice(side) for side in images.shape[2:]])]
         if not coarser:
             return logits
         levels = [logits]
@@ -133,15 +135,6 @@ class UNet(
         if stride == 1:
             return logits
         return F.interpolate(logits, scale_factor=stride, mode="bilinear", align_corners=False)
-
-    @staticmethod
-    def _cropped(logits: Tensor, images: Tensor) -> Tensor:
-        """Remove the border that `_pad` has added."""
-        size = images.shape[2:]
-        if logits.shape[2:] == size:
-            return logits  # FSDP does not allow a view here
-        sides = [slice(side) for side in size]
-        return logits[(..., *sides)]
 
     @property
     def head_strides(self) -> Axes:

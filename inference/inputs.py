@@ -1,6 +1,7 @@
 """Inputs of a prediction: files, folders and patterns become images, pages of TIFFs and volumes, each a job."""
 
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +173,10 @@ def mask_folder_test(paths: Iterable[Path]) -> Callable[[Path], bool]:
 def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     """The files of a pattern: the file itself, each picture below a folder, or the matches of a glob."""
     path = Path(pattern)
-    matches: list[StemmedFile] = []
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
         if output.resolve() == path.resolve():
             line = "is a folder of inputs; masks must not lie among images, choose another"
@@ -180,7 +184,11 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
         matches = _pictures_below(path, path, output)
     elif path.is_file():
         matches = [StemmedFile(stem_of(Path(path.name)), path)]
-    elif glob.has_magic(pattern):
+    elif exists:
+        raise DataError(f"--input {pattern}: is neither a file nor a folder")
+    elif path.is_symlink():
+        raise DataError(f"--input {pattern}: is a link to {os.readlink(path)}, which is not there")
+    else:
         matches = _glob_matches(pattern, output)
     matches = _with_series(matches, _start_of_glob(path))
     if matches:
@@ -188,7 +196,7 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     if path.is_dir():
         remedy = format_remedy(file.name for file in sorted(path.rglob("*")))
         raise DataError(f"--input {pattern}: no image or volume found{remedy}")
-    problem = "no image or volume found" if path.exists() or glob.has_magic(pattern) else "is not there"
+    problem = "no image or volume found" if exists or glob.has_magic(pattern) else "is not there"
     raise DataError(f"--input {pattern}: {problem}")
 
 

@@ -15,7 +15,7 @@ from inference.network_inputs import NetworkInputs
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
 from inference.tiling.stream import strip_length
-from runtime.console import track
+from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.machine import default_workers, memory_shortage
 from runtime.parallel import run_pipeline
@@ -101,6 +101,11 @@ class PredictionPipeline:
     def _predict_in_windows(self, job: Job) -> Scores | None:
         """Predict, write and score an image that may be too large for memory."""
         with open_source(job.source) as picture:
+            if not picture.decodes_windows:
+                say(
+                    f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
+                    every_process=True,
+                )
             strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
             prediction = self._decode(job, picture.size, strips)
             missing = read_missing(picture, job.output.parent)

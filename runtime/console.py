@@ -41,9 +41,9 @@ def _write(line: str, stream: TextIO) -> None:
         stream.flush()
 
 
-def say(message: str) -> None:
+def say(message: str, *, every_process: bool = False) -> None:
     """Print lines, redacted, on standard output from the first process."""
-    if is_first_process():
+    if every_process or is_first_process():
         _write(shown(message, keep="\n"), sys.stdout)
 
 

@@ -279,6 +279,20 @@ def describe_profile(accelerator: Accelerator) -> dict[str, Any]:
     return profile
 
 
+def say_profile(profile: dict[str, Any]) -> None:
+    """Print the launch settings, and how many GPUs of this machine the launch leaves idle."""
+    texts = [f"{name} {value}" for name, value in profile.items()]
+    say("profile: " + ", ".join(texts))
+    if profile["device"] == "cuda":
+        gpus = torch.cuda.device_count()
+        idle = gpus - profile["processes"] // profile["machines"]
+        if idle > 0:
+            remedy = (
+                f"accelerate launch --multi_gpu --num_processes {gpus * profile['machines']} {shlex.quote(sys.argv[0])}"
+            )
+            say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
+
+
 def command_line(added: Sequence[str] = ()) -> str:
     """The command that started this program, with its launcher and further flags, redacted and quoted for a shell."""
     words = launcher_words() or sys.orig_argv

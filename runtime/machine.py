@@ -14,6 +14,7 @@ import torch
 
 from runtime.errors import MemoryShortage, one_line
 
+WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them wait for a disk or a network
 # control groups: https://docs.kernel.org/admin-guide/cgroup-v2.html, and of version 1
 # https://docs.kernel.org/admin-guide/cgroup-v1/memory.html and https://docs.kernel.org/scheduler/sched-bwc.html
 PROCESS = Path("/proc/self/cgroup")  # the groups of this process
@@ -43,9 +44,19 @@ def available_cpus() -> int:
     return max(1, math.floor(min(count, group_cpus() or math.inf)))
 
 
+def cpu_share() -> int:
+    """The number of CPUs for each process of this machine, which may be 0."""
+    return available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def most_workers() -> int:
+    """The largest number of loader processes that this process can use; thousands would stop the machine."""
+    return WORKERS_PER_CPU * max(1, cpu_share())
+
+
 def default_workers(device: torch.device) -> int:
     """The number of loader processes: this process's share of the CPUs; at most one if the CPU also computes."""
-    share = available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    share = cpu_share()
     if device.type == "cpu":
         return 1 if share > 1 else 0
     return max(1, min(share, 16))

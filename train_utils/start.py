@@ -28,6 +28,7 @@ from runtime.launch import (
     default_precision,
     describe_profile,
     distributed_options,
+    say_profile,
 )
 from runtime.settings import as_flags
 from runtime.values import checked
@@ -41,7 +42,7 @@ from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_
 from train_utils.reporting.samples import report_share
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
-from train_utils.settings.plan import check_axes, fill, patch_size, plan_run, run_length
+from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import architecture, new_network
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
@@ -267,8 +268,7 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun:
         raise SystemExit(problems > 0)
     run = on_main(accelerator, lambda: open_run(flags))
     accelerator.project_configuration.logging_dir = str(run.output_dir)
-    texts = [f"{name} {value}" for name, value in describe_profile(accelerator).items()]
-    say(f"profile: {', '.join(texts)}")
+    say_profile(describe_profile(accelerator))
     return run
 
 
@@ -301,6 +301,7 @@ def build_network(
     if args.plan == "auto":
         task = task.with_variants()
     network = new_network(config, args, info.channels, task, preprocess, model=run.model, encoder=encoder)
+    check_scale(info, run.flags.scale, network.config)
     network.activation_checkpointing = args.activation_checkpointing
     return network, task
 

@@ -4,6 +4,7 @@ python -m inference.export runs/x/model model.onnx
 python -m inference.export runs/x/model model.zip --to bioimageio --author NAME --license ID
 """
 
+import argparse
 from pathlib import Path
 
 from inference.export.bioimageio import Owner, export_bioimageio
@@ -20,6 +21,11 @@ FORMATS = {  # name -> what its runtime has proved
     "onnx": f"in onnxruntime its logits agree with torch's to {TOLERANCE:g}",
     "bioimageio": "in bioimageio.core its probabilities agree with torch's to 0.0001, and its own test passed",
 }
+REMOVED_FORMATS = {  # name -> what to do instead
+    "openvino": "OpenVINO reads the file of --to onnx",
+    "torch": "use --to onnx, or `pip install .` and Predictor",
+    "hub": "use --to onnx, or upload the model folder: Predictor and predict.py open it by its Hub id",
+}
 
 
 def main() -> None:
@@ -28,7 +34,7 @@ def main() -> None:
     parser.add_argument("model", help="model folder or Hub id")
     parser.add_argument("output", type=reader(Path), help="the file to write")
     formats = f"the format, one of {', '.join(FORMATS)}; see docs/export.md (default: %(default)s)"
-    parser.add_argument("--to", choices=FORMATS, metavar="FORMAT", default="onnx", help=formats)
+    parser.add_argument("--to", type=known_format, metavar="FORMAT", default="onnx", help=formats)
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to bioimageio")
     author = "who made the model; with --to bioimageio, several times for several"
     parser.add_argument("--author", action="append", metavar="NAME", help=author)
@@ -50,6 +56,15 @@ def main() -> None:
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
     say(f"wrote {args.output}; {FORMATS[args.to]} on {len(CHECKED[model.config.dims])} image sizes")
+
+
+def known_format(name: str) -> str:
+    """A name of FORMATS, as --to takes it."""
+    if name in REMOVED_FORMATS:
+        raise argparse.ArgumentTypeError(f"{name} is no longer written: {REMOVED_FORMATS[name]}")
+    if name not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{name}: take one of {', '.join(FORMATS)}")
+    return name
 
 
 if __name__ == "__main__":

@@ -313,9 +313,12 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     [
         (["--license", "mit"], 1, "--license and --author are not for --to onnx"),
         (["--to", "bioimageio", "--author", "A", "--license", "mit"], 1, "the name must end in .zip"),
-        (["--to", "tflite"], 2, "invalid choice: 'tflite' (choose from "),
+        (["--to", "openvino"], 2, "OpenVINO reads the file of --to onnx"),
+        (["--to", "torch"], 2, "torch is no longer written: use --to onnx"),
+        (["--to", "hub"], 2, "hub is no longer written: use --to onnx"),
+        (["--to", "tflite"], 2, "tflite: take one of onnx, bioimageio"),
     ],
-    ids=["a flag of another format", "a name of another format", "no format"],
+    ids=["a flag of another format", "a name of another format", "openvino", "torch", "hub", "no format"],
 )
 def test_what_cannot_be_written_is_refused_in_one_line(exported, tmp_path, fails_with, flags, code, line):
     folder, _ = exported

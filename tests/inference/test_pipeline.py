@@ -25,7 +25,7 @@ from unet.config import Preprocess, UNetConfig
 
 
 @pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])
-def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, name, page):
+def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, capsys, name, page):
     pages = np.random.default_rng(0).integers(0, 255, (2, 64, 80), dtype=np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", tile=(16, 16))
     Image.fromarray(pages[0]).save(tmp_path / "a.png")
@@ -41,8 +41,12 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
     job = find_jobs([str(tmp_path / name)], tmp_path / "out")[page]
     writer = writer_of(predictor)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")  # a process says it of the images that it predicts
     assert list(PredictionPipeline(predictor, writer, set()).run([[job]])) == [(job, None)]
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
+    line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
+    assert (line in capsys.readouterr().out) is (name == "a.png")
 
 
 @pytest.fixture

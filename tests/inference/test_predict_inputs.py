@@ -290,8 +290,8 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
     [
         ("FOLDER/none*", "no image or volume found"),
         ("FOLDER/none", "is not there"),
-        ("/dev/null", "no image or volume found"),
-        ("FOLDER/link.png", "is not there"),
+        ("/dev/null", "is neither a file nor a folder"),
+        ("FOLDER/link.png", "is a link to lost.png, which is not there"),
         ("FOLDER/unread", "no image or volume found; convert HEIC to JPEG or PNG"),
     ],
 )

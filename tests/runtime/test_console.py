@@ -82,10 +82,11 @@ def test_a_process_prints_the_errors_that_it_alone_has_seen(monkeypatch, capsys)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     say("loss 0.3")
+    say("out of memory here", every_process=True)
     say_error("no such flag", seen_by_all=True)
     say_error("the disk of this machine is full")
     output = capsys.readouterr()
-    assert output.out == ""
+    assert output.out == "out of memory here\n"
     assert output.err == "the disk of this machine is full\n"
 
 

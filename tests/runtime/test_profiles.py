@@ -30,6 +30,7 @@ from runtime.launch import (
     configure_process,
     describe_profile,
     distributed_options,
+    say_profile,
 )
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
@@ -171,6 +172,20 @@ def test_processes_that_are_connected_in_another_way_are_refused(launched, asked
     launched(gpus=0, WORLD_SIZE="2", **({f"ACCELERATE_USE_{asked}": "true"} if asked else {}))
     with pytest.raises(LaunchError, match=line):
         configure_process(accelerator, hook)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "machines", "idle", "remedy"),
+    [(4, 1, 1, 3, "--num_processes 4 "), (8, 8, 2, 4, "--num_processes 16 ")],
+    ids=["one machine", "two machines"],
+)
+def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, idle, remedy):
+    launched(gpus=gpus)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    say_profile({"processes": processes, "machines": machines, "device": "cuda"})
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: ")
+    assert f"accelerate launch --multi_gpu {remedy}" in line
 
 
 @pytest.mark.parametrize(

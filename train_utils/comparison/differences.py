@@ -15,6 +15,7 @@ from statistics import mean, stdev
 
 from runtime.console import counted
 from train_utils.comparison.recipes import Recipe, RecordedRun
+from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
 MIN_PAIRS = 3  # fewer pairs of runs have no interval
@@ -47,6 +48,7 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[str], list[str]]:
             lines.append(f"{names} have no validation image in common: they are not compared")
         else:
             sentences.append(sentence)
+            lines += _remarks(first, recipe)
     return sentences, lines
 
 
@@ -130,3 +132,18 @@ def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, flo
             return None
         ratios.append(int(counts[2]) / int(counts[1]))
     return max(ratios)
+
+
+def _remarks(first: Recipe, second: Recipe) -> list[str]:
+    """A line if two recipes do not have the same images."""
+    for other, run in _pairs(first, second):
+        if not (run.image_scores and other.image_scores):
+            continue
+        names = f"{other.folder} and {run.folder}"
+        common = len(run.image_scores.keys() & other.image_scores.keys())
+        if common < max(len(run.image_scores), len(other.image_scores)):
+            counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"
+            return [f"{names} have {counts} validation images: the {common:,} of the same name are compared"]
+        if run.settings.identity.get(CONTENT_ENTRY) != other.settings.identity.get(CONTENT_ENTRY):
+            return [f"{names} were made with other files: their validation images are paired by name"]
+    return []

@@ -8,6 +8,7 @@ from typing import Any
 from data_utils.config import GROUPS
 from runtime import cli
 from runtime.console import say
+from runtime.machine import most_workers
 from runtime.redact import redact
 from runtime.settings import add_settings, reader
 from runtime.values import checked, field_types
@@ -63,6 +64,8 @@ def parse_args(description: str) -> TrainSettings:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
     if record:
         say_differences(args, record)
+    elif args.max_steps and args.epochs:
+        say(f"--epochs {args.epochs} has no effect: --max-steps {args.max_steps} says how long the run is")
     return args
 
 
@@ -86,6 +89,10 @@ def _with_implied_values(args: TrainSettings) -> TrainSettings:
         args = replace(args, task=Regions.name)
     if args.encoder_source and args.encoder_weights is None:
         args = replace(args, encoder_weights="pretrained")
+    workers = most_workers()
+    if args.num_workers is not None and args.num_workers > workers:
+        say(f"--num-workers {args.num_workers}: lowered to {workers}, since the processors of this machine use no more")
+        args = replace(args, num_workers=workers)
     if args.like or args.init_from:  # a recorded run and a model have settings of their own
         args = replace(args, plan="none")
     return fill(args, UNPLANNED) if args.plan == "none" else args

@@ -15,7 +15,7 @@ from runtime.errors import SettingsError
 from tasks.objects.loss import Objects
 from train_utils.settings.encoder import LITE0
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
-from unet.config import Preprocess, level_axes
+from unet.config import Preprocess, UNetConfig, level_axes
 
 
 class RunLength(NamedTuple):
@@ -364,6 +364,9 @@ def _eval_every(
     return epochs * epoch_steps
 
 
+SMALLEST_IMAGE = 4  # pixels of a side: a smaller image shows nothing
+
+
 def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
     """Raise SettingsError for flags that do not suit the data set's images or volumes."""
     dims = info.train.records.dims
@@ -374,3 +377,24 @@ def check_axes(info: DatasetInfo, args: TrainSettings) -> None:
         raise SettingsError(f"--crop-size {lengths}: {args.dataset} holds {suitable}")
     if args.normalization and args.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
+
+
+def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> None:
+    """Raise SettingsError for a scale at which an image of median size vanishes.
+
+    Images that are smaller than the network's divisor are padded, as `UNet.forward` describes.
+
+    Args:
+        scale: the typed scale, or 1 for volumes; None if the plan has chosen it.
+    """
+    if scale is None or scale >= 1:
+        return
+    height, width = np.median(info.train.sizes, axis=0).astype(int).tolist()  # of a stream 0
+    scaled_height, scaled_width = config.preprocess.input_size(height, width)
+    if min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE:
+        return
+    better_scale = math.ceil(100 * SMALLEST_IMAGE / min(height, width)) / 100
+    raise SettingsError(
+        f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
+        f" where nothing is left to see; give --scale {better_scale:g} or more"
+    )

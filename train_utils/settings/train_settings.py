@@ -80,11 +80,7 @@ class TrainSettings(DataConfig):
         "passes over the images (default: 2,000 steps or more)", metavar="N", unplanned=10, is_compared=False
     )
     num_workers: Count | None = setting(
-        "processes that load data (default: by the number of CPUs)",
-        group=DATA,
-        metavar="N",
-        is_repeated=False,
-        has_effect=False,
+        "processes that load data (default: by the number of CPUs)", group=DATA, metavar="N", has_effect=False
     )
     init_from: str | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
     encoder: str | None = _network(

@@ -21,10 +21,10 @@ def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
 
 
 def test_remarks_and_differences_are_reported_on_the_terminal_as_on_the_page(tmp_path):
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", epochs=9), write_run(tmp_path / "c", finished=False)]
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"i0": 0.2, "i1": 0.9}, epochs=9)]
     result = run_compare(runs, tmp_path / "page.html")
     for shown in (result.text, Page(result.page).text):
-        assert f"{runs[2]}: the run has not finished" in shown
+        assert f"{runs[1]} and {runs[0]} have 2 and 4 validation images: the 2 of the same name are compared" in shown
         assert "does not say which recipe is better" in shown
 
 

@@ -4,6 +4,7 @@ Module: train_utils/comparison/differences.py.
 """
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,15 +79,29 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     assert high - low == pytest.approx(2 * stdtrit(2, 1 - 0.05 / 6) * 0.01 / np.sqrt(3), abs=1.1e-4)
 
 
-def test_runs_are_compared_on_the_images_of_the_same_name(tmp_path):
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run of classes on four images."""
+    return write_run(tmp_path / "a")
+
+
+def test_runs_are_compared_on_the_images_of_the_same_name(run, tmp_path):
     fewer = write_run(tmp_path / "fewer", {"i0": 0.2, "i1": 0.9, "x": 1.0}, dataset="other")
-    (sentence,), lines = differences_of([write_run(tmp_path / "a"), fewer])
+    (sentence,), lines = differences_of([run, fewer])
     assert "on average over 2 images" in sentence
-    assert lines == []
+    assert lines == [f"{fewer} and {run} have 3 and 4 validation images: the 2 of the same name are compared"]
+
+
+def test_runs_on_other_files_are_reported(run, tmp_path):
+    files = write_run(tmp_path / "files", dataset="other", identity={"content of the data set": "y"})
+    _, lines = differences_of([run, files])
+    assert len(lines) == 1
+    assert "were made with other files: their validation images are paired by name" in lines[0]
 
 
 def test_each_recipe_is_compared_with_the_first_of_its_task(tmp_path):
-    runs = [write_run(tmp_path / "a", [0.9] * 4), write_run(tmp_path / "b", [0.8] * 4, identity={"classes": ["c"]})]
+    first = write_run(tmp_path / "a", [0.9] * 4)
+    runs = [first, write_run(tmp_path / "b", [0.8] * 4, identity={"classes": ["c"]})]
     runs.append(write_run(tmp_path / "c", {"x": 0.7}, epochs=5))
     runs.append(write_run(tmp_path / "d7", [0.6] * 4, seed=7, epochs=6))  # without another run of this seed
     runs += [write_run(tmp_path / "d0", {"i0": 0.6}, epochs=6), write_run(tmp_path / "e", [0.5] * 3, epochs=7)]
@@ -97,4 +112,6 @@ def test_each_recipe_is_compared_with_the_first_of_its_task(tmp_path):
         "the runs have other tasks (classes, landmarks): only those of one task are compared",
         "A and B have other classes: their scores cannot be compared",
         "A and C have no validation image in common: they are not compared",
+        f"{first} and {runs[4]} have 4 and 1 validation images: the 1 of the same name are compared",
+        f"{first} and {runs[5]} have 4 and 3 validation images: the 3 of the same name are compared",
     ]

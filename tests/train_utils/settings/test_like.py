@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.in_process import parsed
 
+from runtime.machine import most_workers
 from train_utils.settings.record import flags_as_json
 
 
@@ -146,3 +147,9 @@ def test_measured_minutes_become_the_steps_that_they_were_unless_a_length_is_giv
     assert like(MINUTES, "--max-minutes", "5").max_steps is None
     args = like(MINUTES, "--epochs=5")
     assert (args.epochs, args.max_steps, args.max_minutes) == (5, None, None)
+
+
+def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, capsys):
+    workers = most_workers()
+    assert like(("--loss", "ce"), "--num-workers", "5000").num_workers == workers
+    assert f"--num-workers 5000: lowered to {workers}" in capsys.readouterr().out

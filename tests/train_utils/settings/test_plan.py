@@ -5,6 +5,7 @@ Modules: train_utils/settings/plan.py, train_utils/settings/train_settings.py.
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ from data_utils.sources.records import select
 from runtime.errors import SettingsError
 from runtime.settings import as_flags
 from train_utils.settings import plan
-from train_utils.settings.plan import check_axes, detail_kept, patch_size, plan_run, run_length
+from train_utils.settings.plan import check_axes, check_scale, detail_kept, patch_size, plan_run, run_length
 from train_utils.settings.train_settings import UNPLANNED
+from unet.config import Preprocess, UNetConfig
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -406,3 +408,17 @@ VOLUMES = unread_info(unread_split(3, (64, 64, 64)))
 def test_flags_that_do_not_suit_the_data_are_refused(info, flags, line):
     with pytest.raises(SettingsError, match=line):
         check_axes(info, parsed("--dataset", "data", *flags.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "size", "is_refused"),
+    [(0.1, (24, 40), True), (0.25, (16, 16), False), (None, (16, 16), False), (0.1, (3, 50), False)],
+)
+def test_a_scale_at_which_nothing_of_the_usual_image_is_left_is_refused(typed, size, is_refused):
+    info = SimpleNamespace(train=SimpleNamespace(sizes=np.array([size] * 3)))
+    config = UNetConfig(preprocess=Preprocess(scale=typed or 0.1))
+    if is_refused:
+        with pytest.raises(SettingsError, match=r"of 24 x 40 pixels as small as 2 x 4, .* give --scale 0\.17 or more"):
+            check_scale(info, typed, config)
+    else:
+        check_scale(info, typed, config)

@@ -73,7 +73,7 @@ def _from_main(value: Any) -> Any:
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-    message = [pickled, [len(array) for array in arrays]]
+    message: list[Any] = [pickled, [len(array) for array in arrays]]
     dist.broadcast_object_list(message, src=0, group=group)
     if dist.get_rank() == 0:
         for array in arrays:  # torch takes only arrays that may be written to

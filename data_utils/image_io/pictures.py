@@ -25,6 +25,9 @@ TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap heigh
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
 WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
+# its names for colors of 16 bits, of which it decodes the upper bytes, and for what decodes the lower ones
+LOWER_RAWMODES = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", "LA;16B": "RGBA"}
+LEVELS = 257  # numbers of 16 bits for each of 8 bits: white is 65535 and 255
 
 
 class WindowedPicture(WindowedImage):
@@ -46,6 +49,7 @@ class WindowedPicture(WindowedImage):
         self.file = file
         self.mode = picture.mode
         self.format = picture.format or ""
+        self._lower_rawmode = _lower_rawmode(picture)
 
     @classmethod
     def takes(cls, file: str | Path | bytes) -> bool:
@@ -90,11 +94,7 @@ class WindowedPicture(WindowedImage):
             if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ORIENTATION) in TURNED_ORIENTATIONS:
                 # else Pillow would map the pixels, as rows of the turned picture's length
                 picture.filename = ""
-            picture.load()
-            # `exif_transpose` would copy an upright image
-            if _orientation(picture) == 1:
-                return picture
-            return ImageOps.exif_transpose(picture)
+            return _turned(picture)
 
     def _part(self, box: Box | None) -> Image.Image:
         """A box of the picture, or all of it."""
@@ -102,8 +102,34 @@ class WindowedPicture(WindowedImage):
             return self._upright
         return self._upright.crop((box.left, box.top, box.right, box.bottom))
 
+    @cached_property
+    def _lower_bytes(self) -> np.ndarray | None:
+        """(H, W, 3) uint8 of a PNG with colors of 16 bits; None if all are colors of 8 bits, as in other pictures."""
+        if self._lower_rawmode is None or self.file is None:
+            return None
+        with image_errors(self.name), open_picture(self.file) as again:
+            (tile,) = again.tile  # type: ignore[attr-defined]
+            again.tile = [tile._replace(args=self._lower_rawmode)]  # type: ignore[attr-defined]
+            stored = np.asarray(_turned(again))
+        # of grey with alpha the four are the bytes of both
+        lower = stored[:, :, [1, 1, 1] if self._lower_rawmode == "RGBA" else [0, 1, 2]]
+        return None if np.array_equal(lower, np.asarray(self._upright)[:, :, :3]) else lower
+
+    def _deep_colors(self, box: Box | None) -> np.ndarray | None:
+        """(H, W, 3) uint16 of a PNG whose colors need 16 bits; None of all other pictures."""
+        lower = self._lower_bytes
+        if lower is None:
+            return None
+        if box is not None:
+            lower = lower[box.top : box.bottom, box.left : box.right]
+        upper = np.asarray(self._part(box))[:, :, :3].astype(np.uint16)
+        return 256 * upper + lower
+
     def pixels(self, box: Box | None = None) -> np.ndarray:
-        """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too."""
+        """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too; colors are numbers from 0 to 255."""
+        deep_colors = self._deep_colors(box)
+        if deep_colors is not None:
+            return deep_colors.astype(np.float32) / LEVELS
         image = self._part(box)
         if image.mode.startswith("I;16"):
             return np.asarray(image).astype(np.uint16)
@@ -114,7 +140,10 @@ class WindowedPicture(WindowedImage):
         return np.asarray(image)
 
     def values(self, box: Box | None = None) -> np.ndarray:
-        """As stored: (H, W), or (H, W, 3 or 4) uint8."""
+        """As stored: (H, W), or (H, W, 3 or 4) uint8, or (H, W, 3) uint16."""
+        deep_colors = self._deep_colors(box)
+        if deep_colors is not None:
+            return deep_colors
         picture = self._part(box)
         mode = picture.mode
         if mode in ("LA", "La", "PA"):
@@ -177,6 +206,19 @@ def _stored_white(picture: Image.Image) -> int | None:
     if not isinstance(arguments, str):
         rawmode = arguments[0]
     return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
+
+
+def _lower_rawmode(picture: Image.Image) -> str | None:
+    """What decodes the lower bytes of the colors of a PNG of 16 bits that is not decoded; None for other pictures."""
+    tiles = getattr(picture, "tile", None)
+    return LOWER_RAWMODES.get(tiles[0].args) if tiles and picture.format == "PNG" else None
+
+
+def _turned(picture: Image.Image) -> Image.Image:
+    """A picture, decoded, as it is seen."""
+    picture.load()
+    # `exif_transpose` would copy an upright image
+    return picture if _orientation(picture) == 1 else ImageOps.exif_transpose(picture)
 
 
 def _orientation(picture: Image.Image) -> int:

@@ -160,20 +160,26 @@ def decode_mask(source: Readable, name: str, *, colors: bool = False, box: Box |
         has_colored_palette = colors and image.palette is not None
         mask = image.pixels(box) if has_colored_palette else image.values(box)
         is_jpeg = image.format == "JPEG"
-    if mask.ndim == 3 and mask.shape[2] == 1:
+    if mask.ndim == 3 and (mask.shape[2] == 1 or (mask.dtype != np.uint8 and _is_grey(mask))):
         mask = mask[:, :, 0]
     is_colored = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
     if mask.dtype.kind not in "buif" or not (mask.ndim == 2 or is_colored):
         remedy = "; --dims 3 reads stacks as volumes" if mask.ndim == 3 else ""
+        if mask.shape[2:] in ((3,), (4,)):
+            remedy = "; store colors with 8 bits"
         description = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
         raise DataError(f"{name}: {description}, expected (H, W) whole numbers{remedy}")
     if not is_colored:
         return DecodedMask(_whole_numbers(mask, name), is_colored=False, is_jpeg=is_jpeg)
-    red, green, blue = np.moveaxis(mask[:, :, :3], 2, 0)
-    is_grey = np.array_equal(red, green) and np.array_equal(red, blue)
-    if is_grey and not has_colored_palette:
-        return DecodedMask(red, is_colored=True, is_jpeg=is_jpeg)
+    if _is_grey(mask) and not has_colored_palette:
+        return DecodedMask(mask[:, :, 0], is_colored=True, is_jpeg=is_jpeg)
     return DecodedMask(mask[:, :, :3], is_colored=True, is_jpeg=is_jpeg)
+
+
+def _is_grey(mask: np.ndarray) -> bool:
+    """Whether the colors of a mask (H, W, 3), or of one with an alpha behind them, are all grey."""
+    red = mask[:, :, 0]
+    return mask.shape[2] in (3, 4) and all(np.array_equal(red, mask[:, :, other]) for other in (1, 2))
 
 
 def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, image_errors
+from data_utils.image_io.formats import TIFF_SUFFIXES, check_memory, image_errors
 from data_utils.image_io.pictures import TURNED_ORIENTATIONS
 from runtime.documents import check_regular
 
@@ -85,9 +85,10 @@ def page_size(page: tifffile.TiffPage) -> tuple[int, int]:
 
 
 def read_slices(path: Path) -> np.ndarray | None:
-    """(D, H, W, C) of a stack whose only directory describes its first slice, mapped from the file; None for others.
+    """(D, H, W, C) of a stack whose only directory describes its first slice; None for others.
 
-    ImageJ writes stacks above 4 GB so, tifffile those with `truncate`.
+    ImageJ writes stacks above 4 GB so, tifffile those with `truncate`. They are mapped from the file, unless they are
+    compressed or in tiles.
     """
     with open_tiff(path) as tiff:
         first = tiff.pages[0].aspage()
@@ -97,7 +98,12 @@ def read_slices(path: Path) -> np.ndarray | None:
             raise ValueError(f"it ends before the last of the {claimed} slices that it claims")
         if count == 1:
             return None
-        return tifffile.memmap(path, mode="r").reshape(count, *page_size(first), int(first.samplesperpixel))
+        shape = (count, *page_size(first), int(first.samplesperpixel))
+        series = tiff.series[0]
+        if series.dataoffset is None:
+            check_memory(series.nbytes, f"a stack of {count} slices")
+            return series.asarray().reshape(shape)
+        return tifffile.memmap(path, mode="r").reshape(shape)
 
 
 def _slice_count(tiff: tifffile.TiffFile) -> int:
@@ -148,11 +154,12 @@ def reads_right(page: tifffile.TiffPage) -> bool:
         return True
     samples = page.samplesperpixel
     kind = str(page.dtype)
-    if page.bitspersample <= 8 and kind in ("bool", "uint8"):
+    if page.bitspersample in (1, 2, 4, 8) and kind in ("bool", "uint8"):
         is_grey = samples == 1 or (samples == 2 and alpha_sample(page) is not None)
         return is_grey or (page.photometric == RGB and samples in (3, 4))
-    if samples > 1 or page.photometric != MINISBLACK:
-        return False
+    if samples > 1 or page.photometric != MINISBLACK or page.bitspersample % 8:
+        is_packed_grey = (samples, page.photometric, page.bitspersample) == (1, MINISBLACK, 12)
+        return is_packed_grey and page.parent.byteorder == "<" and page.compression == tifffile.COMPRESSION.NONE
     if kind in ("int16", "int32", "float32"):
         return page.parent.byteorder == "<" or page.compression == tifffile.COMPRESSION.NONE
     return kind == "uint16"

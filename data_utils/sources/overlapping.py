@@ -290,11 +290,12 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
             return () if is_stack else tuple(pages)
         with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
             row = picture.pixels(picture.rows(0, 1))
-            is_single = row.ndim < 3 or (picture.format != "" and picture.mode not in ("RGB", "RGBA"))
+            is_picture = picture.format != ""
+            is_single = row.ndim < 3 or (is_picture and picture.mode not in ("RGB", "RGBA"))
     except ImageError:
         return ()
     channels = 1 if is_single else row.shape[2]
-    is_color = channels in (3, 4) and row.dtype == np.uint8
+    is_color = channels in (3, 4) and (row.dtype == np.uint8 or is_picture)
     if channels == 1 or (is_color and not explicit):
         return ()
     return (None,) * channels

@@ -5,9 +5,11 @@ Modules: data_utils/image_io/reader.py, data_utils/image_io/pictures.py.
 
 import numpy as np
 import pytest
+import rasterio
 import tifffile
 from PIL import Image
 
+from data_utils.image_io.formats import Box
 from data_utils.image_io.reader import decode_mask, read_header, read_image, read_mask
 from runtime.errors import DataError, ImageError
 
@@ -35,6 +37,26 @@ def test_pixels_are_read_as_they_are_seen(tmp_path, orientation, seen, suffix):
     assert read_mask(path, "a").tolist() == seen
     for source in (path, path.read_bytes()):
         assert read_header(source, "a")[0] == np.shape(seen)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4], ids=["grey with alpha", "color", "color with alpha"])
+def test_a_png_with_colors_of_16_bits_keeps_all_of_them(tmp_path, channels):
+    stored = np.random.default_rng(0).integers(0, 65536, (channels, 8, 9)).astype(np.uint16)
+    path = tmp_path / "a.png"
+    size = {"height": 8, "width": 9, "count": channels}
+    with rasterio.open(path, "w", driver="PNG", dtype="uint16", **size) as png:
+        png.write(stored)
+    colors = np.moveaxis(stored[[0, 0, 0] if channels == 2 else [0, 1, 2]], 0, 2)
+    np.testing.assert_array_equal(read_image(path), colors.astype(np.float32) / 257)  # white is 255, as with 8 bits
+    np.testing.assert_array_equal(read_image(path, box=Box(2, 7, 1, 5)), colors[2:7, 1:5].astype(np.float32) / 257)
+
+
+@pytest.mark.parametrize("number", [1, 257], ids=["numbers of 16 bits", "colors of 8 bits"])
+def test_classes_in_a_png_with_colors_of_16_bits_are_not_lost(tmp_path, number):
+    classes = np.array([[0, 1], [2, 255]], np.uint16)
+    with rasterio.open(tmp_path / "a.png", "w", driver="PNG", dtype="uint16", height=2, width=2, count=3) as png:
+        png.write(np.stack([classes * number] * 3))
+    np.testing.assert_array_equal(read_mask(tmp_path / "a.png", "a"), classes)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -176,6 +176,15 @@ def test_pixels_that_fill_no_bytes_are_a_picture_and_no_bands(tmp_path, dtype, b
         read_image(BandSource((str(path),), ("1",)), "a.tif")
 
 
+@pytest.mark.parametrize("options", [{}, {"endianness": "big"}, {"compress": "lzw"}], ids=["plain", "big", "lzw"])
+@pytest.mark.parametrize("bits", [3, 6, 10, 12, 14])
+def test_numbers_of_any_bits_are_read(tmp_path, bits, options):
+    values = np.arange(40 * 48).reshape(1, 40, 48) % 2**bits
+    path = write_raster(tmp_path / "a.tif", values.astype(np.uint8 if bits < 8 else np.uint16), nbits=bits, **options)
+    assert np.array_equal(read_mask(path, "a.tif"), values[0])
+    assert np.array_equal(read_image(path, "a.tif")[:, :, 0], values[0])
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_classes_of_two_and_four_bits_are_read_as_stored(tmp_path, bits):
     path = write_raster(tmp_path / "a.tif", np.array([[[0, 1, 2, 3]]], np.uint8), nbits=bits)

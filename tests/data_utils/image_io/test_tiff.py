@@ -109,8 +109,9 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
         {"imagej": True, "truncate": True, "byteorder": ">"},
         {"photometric": "minisblack", "truncate": True},
         {"photometric": "minisblack", "volumetric": True},
+        {"photometric": "minisblack", "volumetric": True, "tile": (16, 16, 16), "compression": "zlib"},
     ],
-    ids=["ImageJ", "ImageJ, big-endian", "tifffile", "ImageDepth"],
+    ids=["ImageJ", "ImageJ, big-endian", "tifffile", "ImageDepth", "ImageDepth in compressed tiles"],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 def test_a_stack_of_one_directory_is_a_volume(tmp_path, dtype, options):

@@ -68,11 +68,22 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
 
 
 def _is_set(root: Path) -> bool:
-    """Whether each of the first folders in `root` holds masks/ and one image in images/."""
+    """Whether each of the first folders in `root` holds masks/ and one image in images/.
+
+    If each mask is the only one and is called like its image, it is one of classes.
+    """
     folders = list(children(root).values())[:LOOKED_AT]
     if not folders or not all({IMAGES, MASKS} <= children(folder).keys() for folder in folders):
         return False
+    if all(map(_is_pair, folders)):
+        return False
     return all(len(_pictures(folder, IMAGES)) <= 1 for folder in folders)
+
+
+def _is_pair(folder: Path) -> bool:
+    """Whether a folder holds one image, and one mask of its name."""
+    images, masks = ([path.stem for path in _pictures(folder, kind)] for kind in (IMAGES, MASKS))
+    return len(images) == 1 and images == masks
 
 
 def find_object_images(root: Path) -> list[tuple[str, Path]]:

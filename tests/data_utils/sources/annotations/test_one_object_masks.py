@@ -72,6 +72,15 @@ def test_folders_of_one_object_masks_without_image_are_named(tmp_path):
         digest_of(tmp_path)
 
 
+def test_one_mask_of_the_name_of_its_image_is_not_that_of_an_object(tmp_path):
+    write_set(tmp_path, {"a": 1, "b": 1, "c": 1})
+    for name in "abc":
+        masks = tmp_path / name / "masks"
+        (masks / "m1.png").rename(masks / f"{name}.png")
+    config = DataConfig(dataset=str(tmp_path))
+    assert find_task(load_records(config)[0], config) == ("classes", ())
+
+
 def test_a_folder_of_masks_for_each_image_is_for_objects(tmp_path):
     write_set(tmp_path, {"a": 4, "b": 6, "c": 5})
     config = DataConfig(dataset=str(tmp_path))

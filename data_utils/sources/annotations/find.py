@@ -41,7 +41,7 @@ def find_annotated(folder: DataFolder) -> SplitOpeners:
 def are_masks(images: Path, masks: Path) -> bool:
     """Whether a folder holds masks, of images or of volumes.
 
-    Pictures beside files of annotations are masks if one has the name of an image.
+    Pictures beside files of annotations are masks if most images have one of their name.
     """
     if not holds_pictures(masks, MASK_SUFFIXES):
         return False
@@ -52,4 +52,4 @@ def are_masks(images: Path, masks: Path) -> bool:
         mask_files, _ = find_masks(masks, image_files, None, MASK_SUFFIXES)
     except DataError:  # it is raised again when they are read
         return True
-    return not image_files.keys().isdisjoint(mask_files)
+    return 2 * len(image_files.keys() & mask_files.keys()) > len(image_files)

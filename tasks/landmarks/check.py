@@ -70,6 +70,8 @@ def misplaced_points(findings: Findings, landmarks: Landmarks, file_indices: Seq
     if missing:
         yield f"no image has the point {listing(missing, NAMES_IN_MESSAGE)}, whose place cannot be learned"
     is_placed = (states == PRESENT) | (states == OUTSIDE)
+    if is_placed.any() and np.abs(points[is_placed]).max() <= 1:
+        yield "all points lie within one pixel of the corner; positions are pixels, no shares of the size: are these?"
     doubles = []
     for first, second in combinations(range(len(names)), 2):
         distance = np.linalg.norm(points[:, first] - points[:, second], axis=1)

@@ -16,7 +16,7 @@ from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotated
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.annotations.layout import describe_missing, find_file, find_listed
-from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, wanted_splits
+from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, children, files_in, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
@@ -30,6 +30,7 @@ from runtime.errors import DataError
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
 ALL_IMAGE_FOLDERS = (*IMAGE_FOLDERS, "imagestr", "data", "jpegimages")
 ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
+TABLES = (".csv", ".tps")
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
 PREDICTED = "machinelabels"  # how DeepLabCut names files of points that its network has found
 # what a table may leave out at the end of an image's name
@@ -100,7 +101,7 @@ def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTabl
     tables = {name: _table_in(folder) for name, folder in children(root).items() if name in split_names}
     if not any(tables.values()):
         tables = {}
-        for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
+        for file in _tables_in(root):
             name = file.stem.lower()
             if name in split_names and not tables.get(name):
                 tables[name] = files.read(file)
@@ -111,7 +112,7 @@ def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTabl
 
 def _table_in(folder: Path) -> PointTable | None:
     """The points from the files of a folder, all of one format."""
-    tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
+    tables = _read_all(_tables_in(folder))
     for name in nnlandmark.NAMES:
         table = nnlandmark.read(folder / name) if (folder / name).is_file() else None
         if table is not None and table.names:
@@ -132,6 +133,11 @@ def _table_in(folder: Path) -> PointTable | None:
                 raise DataError(f"{below[name]}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
             tables = _read_all(markups_files or fcsv_files)
     return join_tables(tables) if tables else None
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """The files of a folder that may list the points of several images."""
+    return [folder / name for name in files_in(folder, TABLES)]
 
 
 def _read_all(candidates: Sequence[Path]) -> list[PointTable]:

@@ -90,6 +90,12 @@ def test_points_beyond_the_edges_of_the_outermost_pixels_are_warned_of(place):
     assert "outside" not in "".join(warnings_of(split_of_points([place], states=[ABSENT])))
 
 
+def test_points_in_shares_of_the_size_are_to_check():
+    line, *_ = warnings_of(split_of_points([(0.2, 0.9), (0.7, 0.4)], [(0.9, 0.1), (0.3, 1)]))
+    assert line.startswith("all points lie within one pixel of the corner")
+    assert warnings_of(split_of_points([(0.2, 0.9), (0.7, 1.4)])) == []
+
+
 def test_points_lie_at_one_place_below_half_a_pixel():
     places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5), (2.6, 3.4)]
     (line,) = warnings_of(split_of_points(places), split_of_points(places))

@@ -47,7 +47,7 @@ def test_splits_are_tables_of_their_name(tmp_path):
 def test_points_have_the_same_names_in_all_splits(tmp_path):
     # tables of three splits, whose names are in any case, with different points each
     write_table(tmp_path, "image,a_x,a_y,b_x,b_y\na,1,2,3,4\n", images=3, name="Train.csv")
-    (tmp_path / "val.csv").write_text("image,b_x,b_y,c_x,c_y\nb,1,2,3,4\n")
+    (tmp_path / "VAL.CSV").write_text("image,b_x,b_y,c_x,c_y\nb,1,2,3,4\n")
     (tmp_path / "TEST.csv").write_text("image,c_x,c_y\nc,1,2\n")
     train, val = load_records(DataConfig(dataset=str(tmp_path), val_split="test"))
     assert train.metadata.landmarks.names == ("c", "a", "b")  # in the order of the files

@@ -233,7 +233,7 @@ def read_description(file: Path) -> Description:
     channels = len(names) if "channel_names" in content else None
     description = Description(tuple(sorted(classes)), modality, channels)
     training = content.get("training")
-    if not isinstance(training, list):
+    if not training or not isinstance(training, list):
         return description
     cases: list[tuple[tuple[str, ...], str]] = []
     try:

@@ -128,9 +128,12 @@ class DrawnMask(RenderedMask):
 def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
     """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `location`."""
     try:
-        flat = np.array(points, np.float64).ravel()
+        numbers = np.array(points, np.float64)
     except (TypeError, ValueError):  # text, objects, lists of different lengths
-        raise DataError(f"{location} has points that are not pairs of numbers") from None
+        numbers = np.zeros((0, 1))
+    if numbers.ndim > 1 and numbers.shape[-1] % 2:  # (x, y, z) too
+        raise DataError(f"{location} has points that are not pairs of numbers")
+    flat = numbers.ravel()
     farthest = np.abs(flat).max(initial=0)
     if flat.size % 2 or flat.size < 2 * least or not farthest < MAX_PIXEL_DISTANCE:  # NaN too
         raise DataError(

@@ -126,7 +126,8 @@ def read_labelme(file: str) -> dict[str, Any]:
 
 def label_of(shape: dict[str, Any]) -> str:
     """The label of a shape, without spaces around it, which labels.txt has not either."""
-    return str(shape.get("label")).strip()
+    label = shape.get("label")
+    return "" if label is None else str(label).strip()
 
 
 def outline_of(shape: dict[str, Any], location: str) -> Outline:

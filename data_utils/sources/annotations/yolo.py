@@ -31,11 +31,12 @@ from runtime.documents import read_yaml
 from runtime.errors import DataError
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+KEYPOINTS = "kpt_shape"  # the key in data.yaml of data sets of poses
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
 MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a larger coordinate is in pixels
 # key in data.yaml -> names of the split's folder
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
-CLASS_INDEX = re.compile(r"[0-9]{1,9}")
+CLASS_INDEX = re.compile(r"([0-9]{1,9})(?:\.0*)?")  # 3, or 3.0 as tables of floats are written
 
 
 def yolo_sources(row: FileRow, values: dict[int, int]) -> Sources:
@@ -67,9 +68,10 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
     farthest = np.abs(points).max()
     if farthest > MAX_RELATIVE_COORDINATE:
         raise DataError(f"{location}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
-    if not CLASS_INDEX.fullmatch(first) or int(first) >= count:
+    index = CLASS_INDEX.fullmatch(first)
+    if index is None or int(index[1]) >= count:
         raise DataError(f"{location} is of class {first}, classes are 0 to {count - 1}")
-    return int(first), points
+    return int(index[1]), points
 
 
 def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
@@ -78,6 +80,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     names_file = _settings_file(root)
     if names_file is not None:
         content = read_settings(names_file)
+        if KEYPOINTS in content:
+            raise DataError(f"{names_file} has {KEYPOINTS}: its text files hold boxes and points, and no polygons")
         names = content["names"]
         images_by_split = _listed_splits(names_file, content, folder.named_splits)
     else:

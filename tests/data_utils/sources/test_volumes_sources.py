@@ -180,6 +180,12 @@ def test_a_description_says_classes_modality_and_channels(tmp_path, content, cla
     assert description.cases is None
 
 
+def test_a_list_that_is_empty_leaves_the_cases_to_the_folders(tmp_path):
+    touch(tmp_path, "imagesTr/a.nii.gz", "labelsTr/a.nii.gz")
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"0": "background"}, "training": []}))
+    assert [record["name"] for record in training_volumes(tmp_path)] == ["a"]
+
+
 @pytest.mark.parametrize("entry", [{"image": "a.nii.gz"}, "a.nii.gz", {"label": 3}])
 def test_a_case_without_label_in_a_list_is_refused(tmp_path, entry):
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": [entry]}))

@@ -47,6 +47,11 @@ def test_polygons_are_filled_at_the_size_of_the_image(folder):
     np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
 
 
+def test_a_class_may_be_a_number_with_a_point(folder):
+    (folder / "labels/train/a.txt").write_text(TREE.replace("0 ", "1.0 ", 1))
+    assert masks(loaded(folder)[0])["a.jpg"].max() == 2
+
+
 @pytest.mark.parametrize("name", ["b.jpg", "c.jpg"], ids=["no file", "an empty file"])
 def test_an_image_without_objects_is_background(folder, name):
     mask = masks(loaded(folder)[0])[name]
@@ -122,6 +127,7 @@ def test_images_of_training_are_not_validated_on(folder):
 BAD_LINES = {
     "box": ("0 0.5 0.5 0.2 0.2", "line 2 is a box (5 numbers): the data set is for detection"),
     "class": ("2 0 0 1 0 1 1", "line 2 is of class 2, classes are 0 to 1"),
+    "fraction": ("0.5 0 0 1 0 1 1", "line 2 is of class 0.5, classes are 0 to 1"),
     "two points": ("0 0.1 0.1", "line 2: polygon has 2 coordinates up to 0.1, expected 3 pairs or more"),
     "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
     "pixels": ("0 0 0 31 0 31 12", "line 2: polygon has a coordinate of 31; they are shares of the size"),
@@ -145,6 +151,7 @@ def test_a_line_that_is_no_polygon_is_named(folder, line, message):
         ("names: {0: car, 2: dog}", "data.yaml: its names are ['car', None], expected a list of"),
         ("names: [car, car]", "two classes are called car"),
         ("train: [images/train, images/val]\n" + LIST, "gives a list for train"),
+        ("kpt_shape: [17, 3]\n" + LIST, "data.yaml has kpt_shape: its text files hold boxes and points"),
     ],
 )
 def test_a_mistake_in_the_settings_is_a_one_line_error(folder, content, message):

@@ -144,6 +144,11 @@ BAD_SHAPES = {
     "two points": (shape("cell", BOX), "shape 2 (cell): polygon has 4 coordinates up to 40, expected 3 pairs or more"),
     "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
     "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has 6 coordinates up to nan"),
+    "no label": (shape(None, BOX, "rectangle"), "shape 2 has no label"),
+    "three numbers": (
+        shape("cell", [[1, 1, 0], [5, 1, 0], [5, 5, 0], [1, 5, 0]]),
+        "shape 2 (cell): polygon has points that are not pairs of numbers",
+    ),
     "far to the left": (
         shape("cell", [[1, 1], [-1e6, 5], [9, 9]]),
         "shape 2 (cell): polygon has 6 coordinates up to 1e+06, expected 3 pairs or more, up to 100,000",

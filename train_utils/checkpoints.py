@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
-from runtime.errors import CheckpointError, one_line
+from runtime.errors import CheckpointError, WriteError, one_line
 from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
 from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
@@ -317,5 +317,9 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
             say(f"{newer} is newer than the checkpoint to resume from; it is renamed to {aside.name}")
-        (self.output_dir / FINISHED_FILE).unlink(missing_ok=True)  # a finished run may go on
+        finished = self.output_dir / FINISHED_FILE
+        try:
+            finished.unlink(missing_ok=True)  # a finished run may go on
+        except OSError as error:
+            raise WriteError(f"{finished} cannot be removed ({error.strerror}); move it away") from error
         return has_best

@@ -7,7 +7,7 @@ import pytest
 from support.folders import write_folder
 from support.in_process import run_train
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, WriteError
 from train_utils.checkpoints import find_checkpoint, fingerprint
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
@@ -88,3 +88,9 @@ def test_a_finished_json_of_another_shape_does_not_count(output, step):
     run = resume(output)
     assert run.exit_code == 0
     assert "resumed from" in run.output
+
+
+def test_a_folder_in_the_place_of_finished_json_is_one_line(output):
+    (output / "finished.json").mkdir()
+    with pytest.raises(WriteError, match=r"finished\.json cannot be removed \(.*\); move it away"):
+        resume(output)

@@ -16,6 +16,8 @@ import numpy as np
 from data_utils.sources.hf_datasets import find_columns, stored_picture
 from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import file_errors, open_file, retry
+from runtime.console import listing
+from runtime.errors import DataError
 from runtime.redact import redact
 
 
@@ -42,6 +44,8 @@ class ParquetRows(StreamRows):
                 if rows:
                     groups.append((file, number, first, rows))
                 first += rows
+        if not groups:
+            raise DataError(f"{listing(list(map(redact, files)))}: there are no rows")
         schema, _ = footers[0]
         columns = find_columns(Features.from_arrow_schema(schema), image_column, mask_column)
         return cls(files, np.array(groups, np.int64).reshape(-1, 4), columns)

@@ -22,3 +22,10 @@ def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
     records = ParquetRows.open([str(tmp_path / "a.parquet")], None, None)
     with pytest.raises(DataError, match=r"^a\.parquet row 0 cannot be read \('utf-8' codec"):
         records[0]
+
+
+def test_parquet_files_without_rows_are_one_line(tmp_path):
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"image": [b"1"], "mask": [b"2"]})[:0], file)
+    with pytest.raises(DataError, match=r"a\.parquet: there are no rows"):
+        ParquetRows.open([str(file)], None, None)

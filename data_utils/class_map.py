@@ -217,7 +217,7 @@ def resolve_classes(
         if len(pixels) == 1:
             raise DataError(
                 f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
-                " are the masks empty, of a wrong folder, or drawn in their alpha channel?"
+                " are the masks empty, of a wrong folder or another place on the map, or drawn in their alpha channel?"
             )
     if not 2 <= len(class_map) <= MAX_VALUES:
         remedy = ""

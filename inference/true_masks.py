@@ -119,7 +119,7 @@ class TruthFolder:
         Sets of another task than the model's are left out.
         """
         if not self.folder.is_dir():
-            raise DataError(f"--truth {self.folder}: is not a folder")
+            raise DataError(f"--truth {self.folder}: is not a folder; give that of the masks, or of the data set")
         output_format = self.output_format
         config = DataConfig(
             task=OVERLAPPING if output_format.class_folders else Classes.name,

@@ -208,6 +208,9 @@ REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first"),
     **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng"), "develop raw photographs as TIFF or PNG"),
     **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
+    **dict.fromkeys((".mgz", ".mgh", ".img", ".hdr"), "convert volumes of FreeSurfer and Analyze to NIfTI"),
+    **dict.fromkeys((".npz", ".mat", ".h5", ".hdf5", ".pkl", ".pt"), "store the array of each image as .npy"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".tsv"), "save tables as .csv"),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
 }
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free

@@ -353,6 +353,8 @@ def list_files(folder: Path, kind: str, suffixes: tuple[str, ...]) -> list[str]:
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         if hint and ".txt" in other_endings:
             hint += f"; {YOLO_LAYOUT}"
+        if hint and ".csv" in other_endings:
+            hint += f"; tables of points are read from {folder.parent}"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     return files

@@ -95,7 +95,11 @@ def pair(
                     f"{text}; image {name} and mask {mask} lie in different folders: arrange both alike or, if these"
                     " are folders of classes, give --task overlapping"
                 )
-        return text if text or paired else "; masks have the names of their images"
+        text = text if text or paired else "; masks have the names of their images"
+        if images and masks:
+            first_mask, *_ = natural_order(masks.values())
+            text += f"; the first image without mask is called {images[0]}, the first mask without image {first_mask}"
+        return text
 
     return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)
 

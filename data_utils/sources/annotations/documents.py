@@ -51,7 +51,10 @@ def rows_of(file: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
     with reading(file, "CSV"):
         text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
         separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-        return list(parse_csv(text, separator)), separator
+        rows = list(parse_csv(text, separator))
+        if rows and rows[0][1] == ["sep=", ""]:  # for Excel
+            del rows[0]
+        return rows, separator
 
 
 def keys_in(file: str | Path) -> frozenset[bytes]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_utils.sources.annotations.documents import keys_in
 from data_utils.sources.folder import names_in
 from runtime.documents import open_regular
 from runtime.errors import DataError
@@ -36,6 +37,7 @@ FORMATS = {
         rb'"data_row"\s*:|"Labeled Data"\s*:|"DataRow ID"\s*:',
         "convert the export to COCO or to masks with Labelbox's Python SDK",
     ),
+    "ISAT": (rb'"description"\s*:\s*"ISAT"', "convert them to COCO or VOC with ISAT"),
     "V7 Darwin": (rb'"schema_ref"\s*:\s*"[^"]*darwin', "export the data set again as COCO or semantic masks"),
     "VOC for detection (boxes)": (
         rb"<bndbox>",
@@ -53,7 +55,10 @@ FORMATS = {
 
 
 def check_formats(root: Path) -> None:
-    """Raises DataError, with a converter, for files of a format that is not read, in a folder or shortly below it."""
+    """Raises DataError for annotations that are not read, in a folder or shortly below it.
+
+    They are of a format that is not read, which a converter is named for, or have a name that their format does not.
+    """
     for folder in _folders(root, LEVELS):
         pickled = next(folder.glob("*_seg.npy"), None)
         if pickled:
@@ -66,6 +71,11 @@ def check_formats(root: Path) -> None:
             hint = describe_format(folder / name)
             if hint:
                 raise DataError(f"{folder / name} {hint}")
+            if b"images" in keys_in(folder / name):
+                raise DataError(
+                    f"{folder / name} may be COCO, which is read as {root}/annotations.json or, of each split, as"
+                    f" {root}/annotations/instances_train.json; rename it"
+                )
 
 
 def _folders(root: Path, levels: int) -> Iterator[Path]:

@@ -151,13 +151,15 @@ def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
 
 
 def other_csv_files(path: Path) -> list[str]:
-    """For each CSV file that is no table of points, a line that says why: the file itself, or those of a folder."""
+    """A line for each CSV file whose points are not read, the file itself or one of a folder: why they are not."""
     candidates = sorted([*path.glob("*.csv"), *path.glob("*/*.csv")]) if path.is_dir() else [path]
     lines: list[str] = []
     for file in candidates:
         if file.suffix.lower() == ".csv" and not file.name.startswith("."):
             try:
                 csv_tables.read_table(file)
+                if path not in (file, file.parent):
+                    lines.append(f"{file} lists points; move it to {path}")
             except csv_tables.NoPointsError as error:
                 lines.append(str(error))
     return lines

@@ -20,11 +20,12 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
     ("names", "remedy"),
     [
         (["a.png", "B.HEIC", "c.zip"], "; convert HEIC to JPEG or PNG"),
+        (["brain.mgz"], "; convert volumes of FreeSurfer and Analyze to NIfTI"),
         (["mp4"], "; take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"),
         (["a.png", "notes.txt"], ""),
         ([], ""),
     ],
-    ids=["photographs", "videos", "others", "none"],
+    ids=["photographs", "volumes", "videos", "others", "none"],
 )
 def test_files_of_other_formats_are_told_how_to_become_images(names, remedy):
     assert format_remedy(names) == remedy

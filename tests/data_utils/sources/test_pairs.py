@@ -31,6 +31,12 @@ def test_names_that_differ_in_case_alone_are_named():
         pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=False)
 
 
+def test_names_of_which_none_agree_are_shown_of_both_kinds():
+    cases = Cases({"a.ome": "a.ome.tif", "b": "b.png"}, {"c": "c.png", "a": "a.png", "b": "b.png"})
+    with pytest.raises(DataError, match=r"image without mask is called a\.ome, the first mask without image a$"):
+        pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=False)
+
+
 def test_names_that_differ_in_their_folders_alone_are_named():
     cases = Cases({"a": "a.png"}, {"cell/a": "cell/a.png", "core/a": "core/a.png"})
     with pytest.raises(DataError, match=r"image a and mask core/a lie in different folders: .* --task overlapping"):

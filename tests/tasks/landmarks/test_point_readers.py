@@ -55,6 +55,14 @@ def test_points_have_the_same_names_in_all_splits(tmp_path):
     assert [record["target"].states.tolist() for record in val] == [[PRESENT, UNKNOWN, UNKNOWN]]
 
 
+def test_a_table_among_the_images_is_told_where_tables_are_read(tmp_path):
+    folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
+    (table,) = folder.glob("*.csv")
+    table.rename(folder / "images" / "points.csv")
+    with pytest.raises(DataError, match=rf"images/points\.csv lists points; move it to {folder}"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
 def test_two_tables_in_a_folder_are_refused(tmp_path):
     folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
     (folder / "more.csv").write_text("image,a_x,a_y\na,1,2\n")

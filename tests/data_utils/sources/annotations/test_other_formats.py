@@ -24,6 +24,7 @@ FILES = {
     "0.json": (json.dumps({"version": "2.0", "schema_ref": "https://darwin-public.s3/schema.json"}), "V7 Darwin"),
     "annotations/0.xml": ("<annotation><object><bndbox><xmin>1</xmin></bndbox></object></annotation>", "boxes"),
     "Annotations/0.xml": ("<annotation><object><polygon><pt><x>1</x></pt></polygon></object></annotation>", "LabelMe"),
+    "1.json": (json.dumps({"info": {"description": "ISAT", "name": "0.png"}, "objects": []}), "ISAT"),
     "slide.xml": ("<ASAP_Annotations><Annotations/></ASAP_Annotations>", "ASAP"),
 }
 
@@ -37,6 +38,16 @@ def test_a_format_that_is_not_read_is_named_with_its_converter(file, images, tmp
     Image.new("L", (8, 8)).save(tmp_path / images / "0.png")
     (tmp_path / file).write_text(content)
     with pytest.raises(DataError, match=rf"{file} holds annotations of [^;]*{name}[^;]*, which are not read; \w+"):
+        load_records(DataConfig(str(tmp_path)))
+
+
+@pytest.mark.parametrize("file", ["my_labels.json", "annotations/labels_of_mine.json", "images/annotations.json"])
+def test_coco_in_a_file_of_another_name_is_told_the_names_that_are_read(file, tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "images" / "0.png")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(json.dumps({"images": [], "annotations": [], "categories": []}))
+    with pytest.raises(DataError, match=rf"{file} may be COCO, which is read as .*/annotations/instances_train\.json"):
         load_records(DataConfig(str(tmp_path)))
 
 

@@ -166,6 +166,10 @@ def test_the_first_line_of_a_table_says_its_separator(tmp_path, separator):
     table = table_of(tmp_path, text.replace(";", separator))
     assert table.images == ("a,b,c,d,e,f,g,h,i,j.png",)
     assert table.names == ("nose, left",)
+    text = f"sep=;\n{text[1:]}1;nose, right;3,x;4\n"  # as Excel is told
+    (tmp_path / "a.csv").write_text(text.replace(";", separator))
+    with pytest.raises(DataError, match=r"a\.csv, line 6: '3,x' is no coordinate"):
+        files.read(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("text", ["image;landmark;x;y\n1,5;p;121,9;-3,25\n", "image\tp_x\tp_y\n1,5\t121,9\t-3.25\n"])

@@ -70,7 +70,8 @@ def unwritable_values(findings: Findings) -> Iterator[str]:
     if unwritable:
         yield (
             f"predict.py cannot write the mask values {show(unwritable)}: a mask that it writes holds 0 to"
-            f" {MOST_IN_MASK}; store other numbers, such as 0, 1, 2"
+            f" {MOST_IN_MASK}; store other numbers, such as 0, 1, 2, or give"
+            f" --ignore-index={','.join(map(value_text, unwritable))} if nobody labeled these pixels"
         )
 
 

@@ -76,7 +76,12 @@ def values(folder: Path, masks: list[list[int]]) -> Path:
         ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {}, "255 became a class, with 30% of all mask pixels"),
         ([[0] * 3 + [1] * 4 + [255] * 3] * 6, {}, "255 counts nowhere, as unlabeled, and 30% of all mask pixels"),
         ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,2=dog"}, "no mask holds dog, which --classes names"),
-        ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,-2=c"}, "predict.py cannot write the mask values -2"),
+        (
+            [[0, 1] * 5] * 6,
+            {"classes": "0=a,1=b,-2=c"},
+            "predict.py cannot write the mask values -2: a mask that it writes holds 0 to 65535; store other numbers,"
+            " such as 0, 1, 2, or give --ignore-index=-2 if nobody labeled these pixels",
+        ),
     ],
 )
 def test_masks_with_a_likely_mistake_are_warned_of(tmp_path, masks, flags, line):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
+from data_utils.image_io.formats import source_files
+from data_utils.image_io.text_headers import read_segments
 from data_utils.sources.folder import USUAL_FOLDERS, children, is_readable, names_in
 from data_utils.sources.places import place_warnings
 from data_utils.sources.records import FileRows
@@ -185,6 +187,27 @@ def fields_of_view(findings: Findings) -> Iterator[str]:
                 return
 
 
+def differing_segments(findings: Findings) -> Iterator[str]:
+    """Segments of 3D Slicer that have another value in another file, since its segments stand in another order."""
+    paths: list[str] = []
+    for records in findings.records:
+        if records.dims == 3:
+            for record in records:
+                paths += source_files(record["target"])
+    first_by_name: dict[str, tuple[tuple[str, str], str]] = {}
+    for path in paths:
+        segments = read_segments(path) if path.lower().endswith(".nrrd") else {}
+        for name, place in segments.items():
+            first_place, first_path = first_by_name.setdefault(name, (place, path))
+            if place != first_place:
+                texts = [f"the value {value} in layer {layer}" for layer, value in (first_place, place)]
+                yield (
+                    f"the segment {name} of 3D Slicer has {texts[0]} of {first_path}, and {texts[1]} of {path}; the"
+                    " values are learned, whatever their names: give all files the same order of segments"
+                )
+                return
+
+
 CHECKS: tuple[Check, ...] = (
     crowds,
     objects_without_pixels,
@@ -196,5 +219,6 @@ CHECKS: tuple[Check, ...] = (
     unlabeled_images,
     never_labeled,
     fields_of_view,
+    differing_segments,
     lambda findings: place_warnings(findings.records),
 )

@@ -3,7 +3,10 @@
 The formats: https://teem.sourceforge.net/nrrd/format.html and https://itk.org/Wiki/ITK/MetaIO/Documentation.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +21,8 @@ HEADER_BYTES = 2**16  # within which a header ends
 LPS = (-1, -1, 1)  # a world whose axes point left, posterior, superior: the signs that make it ours
 TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 BYTE_ORDERS = {"little": "<", "big": ">"}
+# what 3D Slicer writes of each segment, https://slicer.readthedocs.io/en/latest/developer_guide/modules/segmentations.html
+SEGMENT_FIELD = re.compile(rb"^Segment(\d+)_(Name|Layer|LabelValue):=(.*)$", re.MULTILINE)
 
 META_TYPES = {
     "met_char": "i1",
@@ -154,6 +159,21 @@ def open_meta_image(path: str) -> FileVolume:
     sides = header.numbers("elementspacing", 3, header.texts.get("elementsize", "1 1 1"))
     affine = _affine(axes * sides[:, None], header.numbers("offset", 3, "0 0 0"), LPS)
     return FileVolume(file, sizes, 0, dtype, skipped, is_compressed, affine)
+
+
+def read_segments(path: str) -> dict[str, tuple[str, str]]:
+    """Layer and value of each segment of 3D Slicer by its name; none for other files."""
+    header = b""
+    with suppress(OSError), open_regular(path) as file:  # it is reported where the label is read
+        header, _, _ = file.read(HEADER_BYTES).partition(b"\n\n")
+    fields: defaultdict[bytes, dict[bytes, str]] = defaultdict(dict)
+    for number, field, value in SEGMENT_FIELD.findall(header):
+        fields[number][field] = value.decode(errors="replace").strip()
+    segments: dict[str, tuple[str, str]] = {}
+    for segment in fields.values():
+        if b"Name" in segment:
+            segments[segment[b"Name"]] = segment.get(b"Layer", "0"), segment.get(b"LabelValue", "")
+    return segments
 
 
 def open_nrrd(path: str) -> FileVolume:

@@ -11,6 +11,7 @@ from PIL import Image
 from support.coco_files import box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder
+from support.hostile_volumes import nrrd
 from support.inspections import findings_of, split_of
 from support.picture_folders import write_pictures
 
@@ -197,3 +198,16 @@ def test_images_of_another_depth_than_the_others_are_warned_of(tmp_path):
     (line,) = info.warnings
     assert "(RGB: 5, I;16: 1)" in line
     assert info.normalization.pixel_types == ("uint16", "uint8")
+
+
+@pytest.mark.parametrize(("value", "is_warned_of"), [(1, False), (2, True)])
+def test_a_segment_of_3d_slicer_with_another_value_in_another_file_is_warned_of(tmp_path, value, is_warned_of):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "masks").mkdir()
+    for number, liver in enumerate((1, value)):
+        segments = f"Segment0_Name:=liver\nSegment0_LabelValue:={liver}\nSegment1_Name:=spleen\n"
+        nrrd(tmp_path / "images" / f"{number}.nrrd")
+        label = nrrd(tmp_path / "masks" / f"{number}.seg.nrrd", more=f"{segments}Segment1_LabelValue:={3 - liver}\n")
+        label.write_bytes(label.read_bytes()[:-24] + bytes([0, 1, 2] * 8))
+    warnings = load_info(tmp_path).warnings
+    assert any("the segment liver of 3D Slicer has the value " in text for text in warnings) is is_warned_of

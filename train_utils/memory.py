@@ -22,7 +22,7 @@ from runtime.device import upload
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import tolerate_write_errors
 from runtime.launch import SHARDING
-from runtime.machine import is_out_of_memory
+from runtime.machine import available_bytes, is_out_of_memory
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.run_state import RunState
@@ -65,6 +65,17 @@ def wanted_split(args: TrainSettings, profile: dict[str, Any], saved_size: int |
     if accumulation:  # with an image in each
         batch_split = batch_split._replace(accumulation=min(accumulation, share))
     return batch_split
+
+
+def check_image_fits(channels: int, *shape: int) -> None:
+    """Raises SettingsError if one image of a shape, as the network takes it, is larger than the memory that is free."""
+    needed = math.prod(shape) * channels * torch.float32.itemsize
+    available = available_bytes()
+    if needed > available:
+        raise SettingsError(
+            f"one image of {' x '.join(f'{side:,}' for side in shape)} pixels needs {needed / 1e9:,.1f} GB of memory,"
+            f" {available / 1e9:,.1f} GB are free; give a smaller --image-size, --crop-size or --scale"
+        )
 
 
 def say_split(batch_split: BatchSplit) -> None:

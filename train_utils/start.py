@@ -38,7 +38,7 @@ from train_utils.check_data import check_data
 from train_utils.checkpoints import MANIFEST, Checkpoint, find_checkpoint
 from train_utils.compilation import compile_long_run, compile_training, tune_kernels
 from train_utils.dataset import load_dataset_info
-from train_utils.memory import MemoryTrial, reports_shortage, say_split, wanted_split
+from train_utils.memory import MemoryTrial, check_image_fits, reports_shortage, say_split, wanted_split
 from train_utils.reporting.samples import report_share
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
@@ -322,8 +322,9 @@ def fit_batch(
     if run.checkpoint is not None:
         fitting_size = (run.record or run.checkpoint.settings).micro_batch_size
     batch_split = wanted_split(args, describe_profile(accelerator), fitting_size)
+    largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
+    check_image_fits(*largest_shape)
     if reports_shortage(accelerator.device):
-        largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
     say_split(batch_split)
     compile_long_run(accelerator, args, network, batch_split, shapes)

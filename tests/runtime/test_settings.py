@@ -68,11 +68,11 @@ def test_lists_are_typed_with_spaces_and_settings_are_typed_as_they_are_printed(
     [
         (
             {"sides": [3]},
-            "sides is [3], expected a list of 2, each a whole number of at least 1, or null",
+            "sides is [3], expected a list of 2, each a whole number of at least 1, at most 10^9, or null",
         ),
         (
             {"sides": [3, 0]},
-            "sides is [3, 0], expected a list of 2, each a whole number of at least 1, or null",
+            "sides is [3, 0], expected a list of 2, each a whole number of at least 1, at most 10^9, or null",
         ),
         ({"weights": ["half"]}, 'weights is ["half"], expected a list, each a number above 0, or auto'),
         ({"kind": "c"}, 'kind is "c", expected a or b, or null'),

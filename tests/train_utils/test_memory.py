@@ -21,7 +21,7 @@ from runtime.errors import MemoryShortage, SettingsError
 from tasks import task_of_model
 from train_utils import memory as memory_module
 from train_utils import start
-from train_utils.memory import MemoryTrial, most_images, shortage_recorded, wanted_split
+from train_utils.memory import MemoryTrial, check_image_fits, most_images, shortage_recorded, wanted_split
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
@@ -75,6 +75,11 @@ def test_no_room_is_one_line_that_names_the_flags(monkeypatch, trial, split):
     has_room(monkeypatch, 0.5)
     with pytest.raises(SettingsError, match=r"no memory for a micro-batch of .* lower --crop-size"):
         trial.fit(split)
+
+
+def test_an_image_that_is_larger_than_the_memory_is_one_line():
+    with pytest.raises(SettingsError, match=r"one image of 1,000,000 x 999,999 pixels needs 12,000\.0 GB of memory"):
+        check_image_fits(3, 10**6, 10**6 - 1)
 
 
 def test_another_error_is_raised(monkeypatch, trial):

@@ -355,6 +355,8 @@ def list_files(folder: Path, kind: str, suffixes: tuple[str, ...]) -> list[str]:
             hint += f"; {YOLO_LAYOUT}"
         if hint and ".csv" in other_endings:
             hint += f"; tables of points are read from {folder.parent}"
+        if suffixes == VOLUME_SUFFIXES and not other_endings.isdisjoint(IMAGE_SUFFIXES):
+            hint += "; --dims 3 reads stacks of pages as volumes, and other pictures are read in images/ and masks/"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     return files

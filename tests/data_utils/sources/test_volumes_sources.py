@@ -328,3 +328,9 @@ def test_hidden_folders_are_no_cases(tmp_path):
     records = training_volumes(tmp_path)
     assert records.rows.image_folders == {(f"{tmp_path}/images", "s")}
     assert records[0]["name"] == "s/a"
+
+
+def test_pictures_in_folders_of_volumes_are_told_what_reads_them(tmp_path):
+    touch(tmp_path, "imagesTr/a_0000.tif", "labelsTr/a.tif")
+    with pytest.raises(DataError, match=r"found only \.tif, .*; --dims 3 reads stacks of pages as volumes"):
+        training_volumes(tmp_path)

@@ -107,6 +107,8 @@ class TruthFolder:
         in_mask_folder = mask_folder_test([picture.path for picture in pictures])
         pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
         files = {stem: path for stem, path, _ in pictures if path.resolve() not in own_files}
+        if not files and not finders:
+            raise DataError(f"--truth {self.folder}: holds no masks; of annotations give the folder of their data set")
         if self.output_format.class_folders:
             finders.append(ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find)
         else:

@@ -89,6 +89,10 @@ def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(mo
 
 def test_an_image_without_a_true_mask_is_refused(model, photos, tmp_path, fails_with):
     (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.txt").write_text("0 0.1 0.1 0.4 0.1 0.4 0.4\n")  # YOLO without its data.yaml
+    result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
+    fails_with(result, "holds no masks; of annotations give the folder of their data set", 1)
+    Image.new("L", (8, 8)).save(tmp_path / "none" / "other.png")
     result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
     fails_with(result, "has no mask for 1 input", 1)
 

@@ -24,7 +24,7 @@ from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
 from data_utils.sources.records import FileRow, LandmarkNames, Metadata, Records, Sources, SplitOpeners, split_openers
-from runtime.console import listing
+from runtime.console import listing, say
 from runtime.errors import DataError
 
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
@@ -36,6 +36,10 @@ PREDICTED = "machinelabels"  # how DeepLabCut names files of points that its net
 # what a table may leave out at the end of an image's name
 ENDINGS = (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffix in VOLUME_SUFFIXES))
 COORDINATES = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}
+
+
+class TableError(DataError):
+    """Tables of points that cannot be read."""
 
 
 def find_landmarks(folder: DataFolder) -> SplitOpeners:
@@ -56,7 +60,13 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
                 " --task classes for the labels"
             )
         return {}
-    points = find_points(root, folder.named_splits, explicit=is_asked)
+    try:
+        points = find_points(root, folder.named_splits, explicit=is_asked)
+    except TableError as error:
+        if is_asked or not find_annotated(folder):
+            raise
+        say(f"{error}: this table is left alone, since the folder holds annotations")
+        return {}
     if is_asked and not points:
         lines = other_csv_files(root)
         if lines:
@@ -76,8 +86,12 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     and labelme lie where their files of areas lie; they are read for points if they hold nothing else, or if points are
     asked for (`explicit`).
     """
+    try:
+        tables = _find_tables(root, named_splits)
+    except DataError as error:
+        raise TableError(str(error)) from error
     readings = [
-        _find_tables(root, named_splits),
+        tables,
         find_keypoints(root, named_splits, explicit=explicit),
         find_shapes(root, named_splits, explicit=explicit),
     ]

@@ -126,8 +126,10 @@ def test_a_folder_of_no_images_names_the_formats_of_annotations(tmp_path):
         b"",
         b"image,x1,y1,x2,y2,class\n1.png,1,2,8,9,cat\n",
         b"image,landmark,x,y\n",
+        b"image,label,x,y\n1.png,cell,3,4\n1.png,cell,5,6\n",
+        b"image,label,x,y\n1.png,cell,left,4\n",
     ],
-    ids=["cp1252", "run lengths", "empty", "boxes", "a heading alone"],
+    ids=["cp1252", "run lengths", "empty", "boxes", "a heading alone", "counted cells", "words"],
 )
 def test_a_table_that_lists_no_points_is_left_alone_beside_annotations(tmp_path, content):
     write_coco(tmp_path / "result.json", OBJECTS, tmp_path / "images")

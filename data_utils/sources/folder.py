@@ -280,7 +280,13 @@ def _remedy(folder: Path, lacking: Sequence[str], names: Sequence[str]) -> str:
         verb = "holds" if len(holders) == 1 else "hold"
         (kind,) = lacking
         remedy += f"; if {' or '.join(holders[:NAMES_IN_MESSAGE])} {verb} the {kind}, rename it to {kind}/"
-    texts = {f"{os.path.splitext(name)[0]}.txt" for name in names if is_readable(name)}
+    file_by_stem: dict[str, str] = {}
+    for name in filter(is_readable, names):
+        other = file_by_stem.setdefault(os.path.splitext(name)[0], name)
+        if other != name:
+            remedy += f"; {other} and {name} have one name: move the images to images/ and the masks to masks/"
+            break
+    texts = {f"{stem}.txt" for stem in file_by_stem}
     if not texts.isdisjoint(names):
         remedy += f"; {YOLO_LAYOUT}"
     return remedy

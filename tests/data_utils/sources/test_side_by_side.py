@@ -113,6 +113,7 @@ REFUSED = {
         "1 file without partner: B2/B2_t1.nii: its case has no file of t2; --allow-unpaired leaves them out"
     ),
     "s0/ct.nii s0/segmentations/liver.nii s1/segmentations/liver.nii": "s1: has not exactly one volume",
+    "a.jpg a.png b.jpg b.png": "a.jpg and a.png have one name: move the images to images/ and the masks to masks/",
     "raw/a.png labels/a.png": "if raw/ holds the images, rename it to images/",
     "images/a.png outlines/a.png more/a.png": "if more/ or outlines/ hold the masks, rename it to masks/",
     "data/train/images/a.png data/train/masks/a.png": "/data?",

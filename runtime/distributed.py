@@ -25,6 +25,7 @@ WORK_TIMEOUT = timedelta(days=1)  # of waiting while one process works for all, 
 # words in the errors that are raised if another process has ended, or hangs
 ENDED = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
 HANGS = ("timed out", "timeout")
+LARGE = 2**20  # bytes of an array that is sent by itself
 LOADER = "DataLoader worker"  # the first words of torch's message about a lost loader process
 _kept_groups: list[dist.ProcessGroup] = []
 
@@ -67,12 +68,19 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 def _from_main(value: Any) -> Any:
     """The `value` of the main process on every process.
 
-    Its arrays are sent one by one, into their final memory: within a pickle each would be held three times.
+    Its large arrays are sent one by one, into their final memory: within a pickle each would be held three times.
     """
     group = _group_without_timeout()
-    buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    arrays: list[np.ndarray] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        content = buffer.raw()
+        if content.nbytes < LARGE:
+            return True
+        arrays.append(np.frombuffer(content, np.uint8))
+        return False
+
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=is_small)  # small arrays are in it
     message: list[Any] = [pickled, [len(array) for array in arrays]]
     dist.broadcast_object_list(message, src=0, group=group)
     if dist.get_rank() == 0:

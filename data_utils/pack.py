@@ -25,8 +25,9 @@ from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
+from data_utils.image_io.places import with_ignored
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import UNKNOWN, value_text
+from data_utils.mask_values import value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.places import with_places
@@ -37,7 +38,6 @@ from runtime.errors import DataError
 from runtime.script import run_script
 from runtime.settings import reader
 from runtime.values import Positive
-from unet.config import IGNORE_INDEX
 
 SHARD_MB = 256.0
 # limits of a group of rows: a stream holds several groups of each image of a batch in memory
@@ -94,14 +94,13 @@ def _row_groups(records: Records, limit: int) -> Iterator[tuple[list[dict], int]
 
 def _stored_picture(source: ImageSource, name: str, *, is_mask: bool = False) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give; a page as a file of its pixels."""
+    source = with_ignored(source)
     if isinstance(source, EmbeddedImage):
         source = source.read()
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
     if isinstance(source, RenderedMask):
-        values = source.render()
-        values = np.where(values == UNKNOWN, IGNORE_INDEX, values)
-        return _stored_values(values.astype(np.min_scalar_type(values.max())), name)
+        return _stored_values(source.render(), name)
     file = page_file(source)
     assert file is not None
     if file.page is not None:

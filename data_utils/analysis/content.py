@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, PageFile, RenderedMask, source_files
+from data_utils.image_io.places import with_ignored
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, size_and_time
 from runtime.documents import open_regular
@@ -31,7 +32,8 @@ def content_key(splits: Iterable[Records]) -> str:
             continue
         for index in spread_indices(len(records), SAMPLED_RECORDS):
             record = records[index]
-            parts += [record["name"], _content(record["image"]), _content(record["target"])]
+            target = with_ignored(record["target"])  # as in earlier versions, whose runs can be resumed
+            parts += [record["name"], _content(record["image"]), _content(target)]
         if records.metadata.label_sets:
             parts += [records.label_set(index) for index in range(len(records))]
         parts += _names_and_sizes(records)

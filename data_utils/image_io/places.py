@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, check_memory, page_file
+from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, SceneWindow, check_memory, page_file
 from data_utils.image_io.gdal import open_directory
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import PLACE_TAGS, has_place_tags, is_tiff, is_upright
 from data_utils.mask_values import UNKNOWN
 from runtime.documents import check_regular
 from runtime.errors import DataError
+from unet.config import IGNORE_INDEX
 
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # rows and columns themselves
 GRID_TOLERANCE = 1e-3  # pixels by which two grids may differ
@@ -88,7 +89,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class PlacedMask(RenderedMask):
-    """The mask of an image on the image's grid; UNKNOWN where the mask's file ends before the image does.
+    """The mask of an image on the image's grid; unknown where the mask's file ends before the image does.
 
     Each pixel of the image takes the value at its center.
 
@@ -97,6 +98,7 @@ class PlacedMask(RenderedMask):
         name: the name of the mask in messages.
         mask_grid: the grid of the mask's file.
         image_grid: the grid of the image.
+        unknown: the value of pixels beyond the mask's file.
     """
 
     is_drawn = False
@@ -105,6 +107,7 @@ class PlacedMask(RenderedMask):
     name: str
     mask_grid: Grid
     image_grid: Grid
+    unknown: int = UNKNOWN
 
     def render(self) -> np.ndarray:
         height, width = self.image_grid.size
@@ -117,7 +120,7 @@ class PlacedMask(RenderedMask):
             raise DataError(f"{self.name}: is a color mask on another grid than its image; store it as numbers")
         size = (rows[1] - rows[0], columns[1] - columns[0])
         check_memory(size[0] * size[1] * values.itemsize, "the mask")
-        placed = np.full(size, UNKNOWN, np.promote_types(values.dtype, np.min_scalar_type(UNKNOWN)))
+        placed = np.full(size, self.unknown, np.promote_types(values.dtype, np.min_scalar_type(self.unknown)))
         column_centers = np.arange(*columns) + 0.5
         for top in range(0, size[0], ROWS):
             row_centers = np.arange(rows[0] + top, min(rows[0] + top + ROWS, rows[1]))[:, None] + 0.5
@@ -130,6 +133,13 @@ class PlacedMask(RenderedMask):
             band = placed[top : top + len(row_centers)]
             band[inside] = values[row_indices[inside].astype(int), column_indices[inside].astype(int)]
         return placed
+
+
+def with_ignored(source: ImageSource) -> ImageSource:
+    """A mask with `IGNORE_INDEX` beyond the file of a mask on another grid; any other mask is unchanged."""
+    if isinstance(source, SceneWindow) and isinstance(source.source, PlacedMask):
+        return replace(source, source=with_ignored(source.source))
+    return replace(source, unknown=IGNORE_INDEX) if isinstance(source, PlacedMask) else source
 
 
 def crs_name(crs: Crs | None) -> str:

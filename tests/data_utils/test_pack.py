@@ -77,6 +77,17 @@ def test_packed_rasters_are_read_like_their_files(tmp_path):
         assert np.array_equal(expected, read_mask(copied[0]["target"], name))
 
 
+def test_a_mask_on_another_grid_is_packed_with_its_numbers_below_0(tmp_path):
+    for name in "ab":
+        write_raster(tmp_path / f"data/images/{name}.tif", scene(0)[0])
+        values = np.full((1, 40, 56), -9999, np.int16)
+        values[0, 5:20] = 1
+        write_raster(tmp_path / f"data/masks/{name}.tif", values, transform=NORTH_UP @ Affine.translation(0, 1))
+    assert run_pack(tmp_path / "data", tmp_path / "packed") == 0
+    train, _ = load_records(DataConfig(str(tmp_path / "packed"), val_fraction=0.5))
+    assert np.unique(read_mask(train[0]["target"], "a")).tolist() == [-9999, 1, 255]
+
+
 @pytest.mark.usefixtures("pages")
 def test_a_file_is_packed_as_it_is(tmp_path):
     row = packed_row(tmp_path, 2, str(tmp_path / "m.png"))

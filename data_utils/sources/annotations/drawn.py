@@ -70,6 +70,14 @@ class DrawnMask(RenderedMask):
     entry: bytes = b""
     bits: tuple[tuple[MaskValue, int], ...] | None = None
 
+    def __repr__(self) -> str:
+        """The same text in every process, and as in earlier versions: the content keys of windows are made from it."""
+        _, _, module = self.read_areas.__module__.rpartition(".")
+        text = f"{module.capitalize()}Mask(file={self.files[0]!r}, image={self.image!r}, values={self.values!r}"
+        if self.entry:
+            text += f", files={self.files!r}, entry={self.entry!r}"
+        return f"{text})" if self.bits is None else f"ObjectBits(mask={text}), bits={self.bits!r})"
+
     def render(self) -> np.ndarray:
         """Mask values; or the classes as bits, (H, W) int64, as `pack_bits` gives it."""
         if self.bits is not None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +17,17 @@ from data_utils.analysis.content import content_key
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import (
     BandSource,
+    Box,
     EmbeddedImage,
     ImageSource,
     PageFile,
     RenderedMask,
+    SceneWindow,
     VolumeFile,
 )
+from data_utils.image_io.places import Grid, Place, PlacedMask
+from data_utils.sources.annotations import coco, labelme, yolo
+from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records
 
@@ -142,3 +148,33 @@ def test_streams_do_not_count():
     stream.rows.group_sizes = np.array([1])
     assert content_key([stream]) == content_key([])
     assert content_key([stream, records]) == content_key([records])
+
+
+PLACE = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), 32633, ())
+COCO = DrawnMask(coco.read_areas, ("a.json", "b.json"), "a.tif", {"cell": 1}, b"{}")
+
+
+def placed(mask: ImageSource) -> PlacedMask:
+    """A mask of 2 x 2 pixels, of an image of 4 x 6."""
+    return PlacedMask(mask, "a", Grid(PLACE, (2, 2)), Grid(PLACE, (4, 6)))
+
+
+def window(mask: ImageSource) -> SceneWindow:
+    return SceneWindow(mask, "a", (4, 6), Box(0, 4, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("mask", "key"),
+    [
+        (window(COCO), "01dbfbd47fd4"),
+        (window(replace(COCO, bits=((1, 0),))), "e4fa4af2cdec"),
+        (window(DrawnMask(labelme.read_areas, ("a.json",), "a.tif", {"cell": 1})), "e0d1ac2445b2"),
+        (window(DrawnMask(yolo.read_areas, ("a.txt",), "a.tif", {0: 1})), "5f7976e2ef27"),
+        (window(placed("m.png")), "85ee22fa95b2"),
+        (placed(np.array([[0, 1], [2, 3]], np.uint8)), "85b5fb68c027"),
+        (placed(np.array([[0, 1], [2, 3]], np.uint16)), "38de92aca909"),
+        (placed(np.array([[0, 1], [2, -3]])), "b8d40afb109d"),
+    ],
+)
+def test_blocks_of_drawn_masks_and_masks_on_other_grids_have_the_keys_of_earlier_versions_in_every_process(mask, key):
+    assert content_key([Records(ListRows([{"image": b"", "target": mask, "name": "a"}]))]) == key

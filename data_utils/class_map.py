@@ -210,7 +210,8 @@ def resolve_classes(
     if classes:
         class_map = _map_named(classes, mask_values, ignored, outside)
     else:
-        absent = [value for value in ignored if value not in pixels]
+        # 255 may be absent: masks on other grids held it, beyond their files, in earlier versions
+        absent = [value for value in ignored if value not in pixels and value != IGNORE_INDEX]
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
         class_map = _map_unnamed(mask_values, ignored)

@@ -36,6 +36,7 @@ def _is_fold(text: str) -> bool:
 
 
 Fold = Annotated[str, Limit(_is_fold, "K/N, such as 2/5 for the second of five folds")]
+Scale = Annotated[float, Limit(lambda number: 0 < number <= 1000, "a number above 0, at most 1000")]
 
 _first = partial(setting, group=FIRST)
 _data = partial(setting, group=DATA)
@@ -56,7 +57,7 @@ class DataConfig:
         " of those that the data set names: person,dog (default: all)",
         metavar="NAMES",
     )
-    scale: Positive | None = _first("resize images; 0.5 halves each side", metavar="FACTOR", unplanned=1.0)
+    scale: Scale | None = _first("resize images; 0.5 halves each side", metavar="FACTOR", unplanned=1.0)
     crop_size: tuple[Natural, ...] | None = _first(
         "train on random crops of H W pixels, or D H W voxels", metavar="SIDE", unplanned=None
     )

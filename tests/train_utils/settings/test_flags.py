@@ -130,6 +130,7 @@ MISTAKES = {
     "D masks": "unknown argument masks; did you mean --dataset DATA",
     "--batch-size 0": "'0' is not a whole number of at least 1",
     "--max-steps 10000000000": "'10000000000' is not a whole number of at least 1, at most 10^9",
+    "--scale 1e9": "'1e9' is not a number above 0, at most 1000",
     "--task boxes": "'boxes' is not one of",
     "--norm layer": "'layer' is not one of batch, group, instance",
     "--image-size 8 8 --scale 0.5": "--image-size and --scale both set the size",

@@ -272,6 +272,7 @@ class RunLog:
             image_kind=self._image_kind,
             unfound=[] if best is None else best.scores.unfound,
             is_generated=self.info.config.dataset == DataConfig.dataset,
+            is_cached=self.info.config.cache,
         )
 
     def _extent(self) -> dict[str, str]:

@@ -154,6 +154,7 @@ def remarks_on(
     image_kind: str,
     unfound: Sequence[str],
     is_generated: bool,
+    is_cached: bool,
 ) -> list[str]:
     """The remarks, the most important first: the finding, the flag that helps, and the page about it.
 
@@ -168,6 +169,7 @@ def remarks_on(
         images: how many images, or volumes, the score is measured on; `image_kind` is what one of them is called.
         unfound: names of classes that occur in masks and in no prediction.
         is_generated: whether the data are generated, so that advice on them is of no use.
+        is_cached: whether the run reads decoded images (--cache).
     """
     remarks = []
     is_measured = images >= FEW_IMAGES
@@ -196,10 +198,8 @@ def remarks_on(
         )
     waits = [percent for _, percent in series(records, "perf/data_wait_percent")]
     if len(waits) > 1 and median(waits) >= MUCH_WAITING:
-        remarks.append(
-            f"Training waited for data {median(waits):.0f}% of the time: raise --num-workers, or give --cache"
-            " (docs/performance.md)."
-        )
+        remedy = "raise --num-workers" if is_cached else "raise --num-workers, or give --cache"
+        remarks.append(f"Training waited for data {median(waits):.0f}% of the time: {remedy} (docs/performance.md).")
     if not remarks and series(records, score):
         remarks.append("Nothing stands out: every class was found, and the validation loss has not risen.")
     return remarks

@@ -18,6 +18,7 @@ SOUND = {
     "image_kind": "image",
     "unfound": [],
     "is_generated": False,
+    "is_cached": False,
 }
 
 
@@ -61,7 +62,8 @@ SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
         ({}, OVER_AND_RISING, ["still rising when the run ended"]),
         ({"resume": "train.py x"}, RISING, ["still rising when the run ended", "train.py x"]),
         ({"score": "eval/closeness"}, CLOSER, ["still rising when the run ended"]),
-        ({}, [*FLAT, *WAITING], ["waited for data 30% of the time", "--num-workers", "--cache"]),
+        ({}, [*FLAT, *WAITING], ["waited for data 30% of the time", "--num-workers, or give --cache"]),
+        ({"is_cached": True}, [*FLAT, *WAITING], ["30% of the time: raise --num-workers (docs/performance.md)"]),
         ({"images": 10}, [*FLAT, *WAITING[:1]], ["Nothing stands out"]),
         ({"images": 2, "is_generated": True}, FLAT, ["Nothing stands out"]),
     ],

@@ -74,6 +74,15 @@ def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, 
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
+@pytest.mark.parametrize(("is_there", "device"), [(True, "meta"), (False, "cpu")])
+def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
+    """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: is_there)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    assert PagePredictor(model).predictor.device.type == device
+
+
 def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 2**16, (3, 40, 30), dtype=np.uint16)
     tifffile.imwrite(tmp_path / "deep.tif", pixels, photometric="minisblack")
@@ -188,6 +197,31 @@ def test_the_model_of_a_page_is_that_of_the_flag_the_environment_or_its_folder(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["app.py", *flags])
     assert app.parse_args("").model == model.replace("FOLDER", str(app_folder))
+
+
+class Served:
+    """Stands in for the serving of a page, and notes what it finds."""
+
+    def serve(self, predict: PagePredictor, host: str, port: int | None) -> None:
+        self.host, self.port = host, port
+        self.uploads = Path(os.environ["GRADIO_TEMP_DIR"])
+        self.had_uploads = self.uploads.is_dir()
+        self.largest_image = Image.MAX_IMAGE_PIXELS
+
+
+def test_a_page_is_served_where_the_flags_say_with_a_folder_of_uploads_that_goes_with_it(monkeypatch, model):
+    served = Served()
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "elsewhere")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(app, "serve", served.serve)
+    monkeypatch.setattr(sys, "argv", ["app.py", "--model", str(model), "--host", "0.0.0.0", "--port", "7861"])
+    app.main()
+    assert served.host == "0.0.0.0"
+    assert served.port == 7861
+    assert served.uploads.name.startswith("segment-")
+    assert served.had_uploads
+    assert not served.uploads.exists()
+    assert served.largest_image is None
 
 
 def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):

@@ -123,6 +123,22 @@ def test_an_encoder_is_left_to_adamw():
         assert not (group["of_encoder"] and group.get("orthogonal"))
 
 
+def weights_after_two_steps(name: str) -> dict[str, torch.Tensor]:
+    """The weights of a network that an optimizer has moved by gradients of ones."""
+    network = new_network()
+    optimizer = build_optimizer(network, name, 0.1, 0.01)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.step()
+    return dict(network.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight"])
+def test_weights_without_orthogonal_steps_move_as_with_adamw(name):
+    assert torch.equal(weights_after_two_steps("muon")[name], weights_after_two_steps("adamw")[name])
+
+
 @pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
 def test_a_profile_that_spreads_weights_is_refused_in_a_line(kind):
     with pytest.raises(SettingsError, match="--optimizer muon: needs whole weights"):

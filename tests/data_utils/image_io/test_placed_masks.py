@@ -82,6 +82,15 @@ def test_what_a_mask_does_not_cover_is_unknown_whatever_its_classes_are(tmp_path
     assert all((mask[:, 28:] == 255).all() for mask in masks)
 
 
+@pytest.mark.parametrize("value", [-1, -9999, -32767, -32768])
+def test_a_number_below_0_that_a_mask_holds_is_one_of_its_values(tmp_path, value):
+    numbers = np.zeros((40, 56), np.int16)
+    numbers[5:20] = 1
+    numbers[20:] = value
+    write_pairs(tmp_path, NORTH_UP @ Affine.translation(0, 1), mask_of=lambda _: numbers)
+    assert load_dataset_info(class_config(tmp_path)).reader.class_map.values == (value, 0, 1)
+
+
 @pytest.mark.parametrize(("task", "val_blocks"), [(None, None), ("objects", 20.0)])
 def test_numbered_objects_on_another_grid_are_objects(tmp_path, task, val_blocks):
     for number in range(4):

@@ -90,6 +90,13 @@ def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(check
     assert run.evaluations_since_best == 0
 
 
+@pytest.mark.parametrize("content", ['{"run": []}', '{"run": {"best_step": "9"}}', "no json"])
+def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints, content):
+    save_all(checkpoints, (1, 0.6), (2, 0.2))
+    (folder_of(checkpoints, 2) / "state.json").write_text(content)
+    assert go_on(checkpoints, folder_of(checkpoints, 1))[1].step == 1
+
+
 def test_a_run_that_goes_on_says_from_where_and_has_not_finished(checkpoints, capsys):
     save_all(checkpoints, (1, None), (2, None))
     newer = folder_of(checkpoints, 2)

@@ -147,6 +147,15 @@ def test_every_process_writes_a_trace_of_the_steps_behind_the_first_three(tiny_f
         assert any(event["name"] == "aten::convolution_backward" for event in events)
 
 
+def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
+    log = new_log(tmp_path, RunState(), trace_steps=5)
+    for _ in range(3 + 2):
+        log.end_step(4)
+    log.close()
+    assert (tmp_path / "traces" / "process-0.json").exists()
+    log.end_step(4)
+
+
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
     """The seconds of the host's clock, which only the test changes."""

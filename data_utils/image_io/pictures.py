@@ -125,6 +125,16 @@ class WindowedPicture(WindowedImage):
         upper = np.asarray(self._part(box))[:, :, :3].astype(np.uint16)
         return 256 * upper + lower
 
+    @cached_property
+    def _upper_bytes_suffice(self) -> bool:
+        """Whether the upper bytes of colors of 16 bits, which are not all grey, tell all of them apart."""
+        deep_colors = self._deep_colors(None)
+        if deep_colors is None or (deep_colors == deep_colors[:, :, :1]).all():
+            return False
+        packed = deep_colors.astype(np.int64) @ np.array([1, 2**16, 2**32])
+        upper_bytes = packed & 0xFF00FF00FF00
+        return len(np.unique(upper_bytes)) == len(np.unique(packed))
+
     def pixels(self, box: Box | None = None) -> np.ndarray:
         """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too; colors are numbers from 0 to 255."""
         deep_colors = self._deep_colors(box)
@@ -140,9 +150,9 @@ class WindowedPicture(WindowedImage):
         return np.asarray(image)
 
     def values(self, box: Box | None = None) -> np.ndarray:
-        """As stored: (H, W), or (H, W, 3 or 4) uint8, or (H, W, 3) uint16."""
+        """As stored: (H, W), or (H, W, 3 or 4) uint8, or (H, W, 3) uint16 for grey of 16 bits and more colors."""
         deep_colors = self._deep_colors(box)
-        if deep_colors is not None:
+        if deep_colors is not None and not self._upper_bytes_suffice:
             return deep_colors
         picture = self._part(box)
         mode = picture.mode

@@ -59,6 +59,22 @@ def test_classes_in_a_png_with_colors_of_16_bits_are_not_lost(tmp_path, number):
     np.testing.assert_array_equal(read_mask(tmp_path / "a.png", "a"), classes)
 
 
+def test_colors_of_16_bits_in_a_mask_are_those_of_8_bits_that_tell_them_apart(tmp_path):
+    colors = np.array([[[30000, 0, 0], [0, 30000, 0]], [[65535, 65535, 65535], [0, 0, 0]]], np.uint16)
+    path = tmp_path / "a.png"
+    for changed in (0, 1):
+        colors[0, 0, 0] += changed
+        colors[1, 1] += changed  # black in the upper bytes
+        with rasterio.open(path, "w", driver="PNG", dtype="uint16", height=2, width=2, count=3) as png:
+            png.write(np.moveaxis(colors, 2, 0))
+        np.testing.assert_array_equal(read_mask(path, "a"), colors >> 8)
+    colors[0, 0] = 2
+    with rasterio.open(path, "w", driver="PNG", dtype="uint16", height=2, width=2, count=3) as png:
+        png.write(np.moveaxis(colors, 2, 0))
+    with pytest.raises(DataError, match="store colors with 8 bits"):
+        read_mask(path, "a")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_that_are_nearly_whole_are_whole(tmp_path, dtype):
     values = np.array([[0.9999999, 2.0004, -0.0003, 299.9998]], dtype)

@@ -17,6 +17,7 @@ from unet.config import IGNORE_INDEX
 DILATION_RATIO = 0.02  # width of the boundary whose IoU is computed, as a share of the diagonal (Cheng et al.)
 PERCENTILE = 95
 TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
+ROUNDING = 1e-4  # mm; headers hold float32, so that two surfaces 1 mm apart may be 1.0000001 mm apart
 MEAN = "mean without background"
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95_mm": "HD95 (mm)"}
 TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
@@ -78,7 +79,7 @@ def boundary_scores(
             continue
         ways = _edge_distances(true, predicted, spacing)
         distances[index] = max(np.percentile(way, PERCENTILE) for way in ways)
-        dice[index] = [(np.concatenate(ways) <= mm).mean() for mm in TOLERANCES]
+        dice[index] = [(np.concatenate(ways) <= mm + ROUNDING).mean() for mm in TOLERANCES]
     return BoundaryScores(hits, union, distances, dice, missed)
 
 

@@ -112,7 +112,7 @@ def main() -> None:
     batches = work.share(accelerator.process_index, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
-    scores = predictor.task.new_scores(1)
+    scores = predictor.task.new_scores(0)
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, requested, work.finished_jobs)
     image_count = sum(len(batch) for batch in batches)

@@ -14,7 +14,8 @@ def print_scores(scores: Scores) -> dict:
     compared = scores.compared
     # the worst come first, those without a score last
     by_image = sorted(
-        scores.entries, key=lambda image: (image[compared.key] is None, image[compared.key] or 0.0, image["image"])
+        scores.image_entries,
+        key=lambda image: (image[compared.key] is None, image[compared.key] or 0.0, image["image"]),
     )
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     if scores.boundaries:

@@ -94,6 +94,11 @@ class Scores(ABC):
         """The comparison of each image, in 0..1."""
         return self.by_image[:, 0].tolist()
 
+    @property
+    def image_entries(self) -> list[dict[str, Any]]:
+        """The `entries`, after all images were merged: a subclass can set what depends on the other images."""
+        return self.entries
+
     def merge(self, other: "Scores") -> None:
         """Add the counts of `other`, which come from other images.
 

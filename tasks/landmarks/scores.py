@@ -80,6 +80,14 @@ class LandmarkScores(Scores):
         return [key for key in self.values if key not in ("present", "absent")]
 
     @property
+    def image_entries(self) -> list[dict[str, Any]]:
+        """The entries, with a closeness that knows whether any image has absent points."""
+        entries = []
+        for entry, closeness, is_known in zip(self.entries, self._closeness(), self._is_known, strict=True):
+            entries.append(entry | {"closeness": _mean(closeness[is_known])})
+        return entries
+
+    @property
     def image_comparison(self) -> list[float]:
         comparisons = []
         for closeness, is_known in zip(self._closeness(), self._is_known, strict=True):
@@ -183,7 +191,7 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
     values = torch.cat([positive, negative])
     _, numbers, counts = values.unique(return_inverse=True, return_counts=True)
     ends = counts.cumsum(0)
-    ranks = (ends - (counts - 1) / 2)[numbers]  # equal values share the mean of their ranks
+    ranks = (ends - (counts.double() - 1) / 2)[numbers]  # equal values share the mean of their ranks
     least = len(positive) * (len(positive) + 1) / 2
     return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
 

@@ -9,6 +9,7 @@ import torch
 from support.landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
+from inference.report import print_scores
 from tasks.landmarks.scores import LandmarkScores
 from tasks.landmarks.target import PointTarget
 
@@ -42,6 +43,21 @@ def test_places_alone_are_compared_where_no_point_is_absent(more):
     assert scores.comparison == pytest.approx(0.8)
     assert scores.image_comparison[:2] == pytest.approx([0.9, 0.7])
     assert scores.values["presence_recall"] == 0.5
+
+
+def test_a_point_that_is_not_found_counts_in_its_image_if_another_image_lacks_points():
+    scores = score_of("px", [[ABSENT, 0, 100, 100, 0.1], *POINTS_IN_TWO_IMAGES])
+    for name, row in zip("abc", scores.by_image, strict=True):
+        image = LandmarkScores(["a"], "px", torch.tensor([1]), row[None])
+        scores.entries.append({"image": name, **image.brief()})
+    closeness = {entry["image"]: entry["closeness"] for entry in print_scores(scores)["by_image"]}
+    assert closeness == {"a": 1, "b": 0, "c": pytest.approx(0.7)}
+
+
+def test_few_absent_points_among_many_present_ones_are_ranked_exactly():
+    present = [[PRESENT, 1, 100, 100, number / 99_999] for number in range(99_999)]
+    scores = score_of("px", [*present, [ABSENT, 0, 100, 100, 33_332.5 / 99_999]])
+    assert scores.values["presence_auroc"] == pytest.approx(66_666 / 99_999, rel=1e-12)
 
 
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():

@@ -82,11 +82,12 @@ def to_table(file: CocoFile) -> PointTable | None:
     for image in file.images:
         size = said_size(image.get("height"), image.get("width"))
         entry = ImagePoints(str(file.path), str(image["file_name"]), size)
-        labeled: list[Entry] = []  # objects with a known keypoint
+        labeled: list[Entry] = []  # objects with a known or a predicted keypoint
         for found in file.objects[image["id"]]:
             keypoints = found.get("keypoints")
             is_named = found["category_id"] == named[0]["id"]
-            if is_named and isinstance(keypoints, list) and any(keypoints[2::3]):
+            is_predicted = PREDICTED_KEYS[0] in found  # v is 0 where a point was not found, but its place stays
+            if is_named and isinstance(keypoints, list) and (is_predicted or any(keypoints[2::3])):
                 labeled.append(found)
         if len(labeled) > 1:
             raise DataError(

@@ -190,6 +190,18 @@ def test_points_of_all_images_that_are_written_stand_in_one_table(tmp_path, writ
     assert table.positions[:, 2].tolist() == [[7, 7], [8, 8]]
 
 
+@pytest.mark.parametrize("layout", ["long", "wide", "deeplabcut", "coco"])
+def test_the_table_keeps_the_places_of_an_image_without_any_point(tmp_path, layout):
+    output_format = PointFormat(landmarks(layout, "pixels"))
+    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "b")]
+    for job in jobs:
+        written_points(output_format, job, np.array([[0.25, 0.75, 0.1, 0.8]] * 3))
+    output_format.write_joined(tmp_path / "out", jobs)
+    table = read_written(tmp_path / "out" / output_format.joined_files[0], layout)
+    assert table.states.tolist() == [[ABSENT] * 3] * 2
+    np.testing.assert_allclose(table.positions, [[[29.5, 7.0]] * 3] * 2, atol=1e-3)
+
+
 def test_points_of_an_only_image_are_not_written_twice(tmp_path, written_jobs):
     PointFormat(landmarks("long", "pixels")).write_joined(tmp_path / "out", written_jobs[:1])
     assert not (tmp_path / "out" / "points.csv").exists()

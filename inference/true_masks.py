@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from data_utils.class_map import ClassMap
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.labels import segment_names
@@ -23,6 +24,7 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.places import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
+from data_utils.mask_values import value_text
 from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.dicom import is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
@@ -37,7 +39,7 @@ from tasks.classes.reader import AnnotatedClasses
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import AnnotatedObjects, class_indices
 from tasks.prediction_format import PredictionFormat
-from unet.config import UNetConfig
+from unet.config import MaskValue, UNetConfig
 
 # names of folders that say whether images or masks lie there
 FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
@@ -110,10 +112,18 @@ class TruthFolder:
         if not files and not finders:
             raise DataError(f"--truth {self.folder}: holds no masks; of annotations give the folder of their data set")
         if self.output_format.class_folders:
-            finders.append(ClassTruths(files, self.mask_suffix, stems, self.output_format.class_folders).find)
+            folders = self.output_format.class_folders
+            finders.append(ClassTruths(files, self.mask_suffix, stems, folders, self._ignored).find)
         else:
             finders.append(TrueMasks(files, self.mask_suffix, stems).find)
         return finders
+
+    @property
+    def _ignored(self) -> tuple[MaskValue, ...]:
+        """The values of unknown pixels in masks of one class."""
+        if not self.output_format.class_folders:
+            return ()
+        return ClassMap.from_preprocess(self.config.preprocess, self.config.num_classes).ignored_values
 
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
@@ -126,6 +136,7 @@ class TruthFolder:
         config = DataConfig(
             task=OVERLAPPING if output_format.class_folders else Classes.name,
             mask_suffix=self.mask_suffix,
+            ignore_index=",".join(map(value_text, self._ignored)) or None,
             allow_unpaired=True,
             bands=self.config.preprocess.bands or None,
             dims=3 if self.config.dims == 3 else None,
@@ -284,11 +295,18 @@ class ClassTruths:
 
     Args:
         class_folders: the folder of each class.
+        ignored: mask values of unknown pixels.
     """
 
     def __init__(
-        self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
+        self,
+        files: Mapping[Path, Path],
+        suffix: str | None,
+        stems: Sequence[Path],
+        class_folders: Sequence[str],
+        ignored: tuple[MaskValue, ...],
     ) -> None:
+        self.ignored = ignored
         self.bits = tuple(range(len(class_folders)))
         files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
         for stem, file in files.items():
@@ -304,7 +322,7 @@ class ClassTruths:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
         if self.joined_masks is not None:
             file = self.joined_masks.file(page_stem(pages[number]))
-            return None if file is None else _masks_in_file(file, self.bits)
+            return None if file is None else _masks_in_file(file, self.bits, self.ignored)
         files = []
         for class_masks in self.class_masks:
             mask = class_masks.find(pages, number)
@@ -313,21 +331,21 @@ class ClassTruths:
         if not any(paths):
             return None
         if any(map(is_volume, paths)):
-            return layered_label(paths, self.bits)
-        return ClassMasks(tuple(files), self.bits)
+            return layered_label(paths, self.bits, self.ignored)
+        return ClassMasks(tuple(files), self.bits, self.ignored)
 
 
-def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
+def _masks_in_file(path: Path, bits: tuple[int, ...], ignored: tuple[MaskValue, ...]) -> MaskFile:
     """The masks of all classes in the pages or channels of one file."""
     if is_volume(path):
-        return VolumeFile((str(path),), layers=ClassLayers(bits))
+        return VolumeFile((str(path),), layers=ClassLayers(bits, ignored=ignored))
     if is_label(path):
         return PageFile(path)
     if is_tiff(path):
         pages = [PageFile(str(path), number) for number, _ in tiff_pages(path)]
         if len(pages) == len(bits) > 1:
-            return ClassMasks(tuple(pages), bits)
-    return ClassMasks((PageFile(str(path)),), bits)
+            return ClassMasks(tuple(pages), bits, ignored)
+    return ClassMasks((PageFile(str(path)),), bits, ignored)
 
 
 def _by_only_name(entries: Iterable[tuple[str, Entry]]) -> dict[str, Entry | None]:

@@ -43,6 +43,7 @@ class OverlapReader(LabelReader):
         class_values: the mask values of each class in the data set.
         shares: the share of each class in the known pixels; empty until pixels are counted.
         overlap: the share of pixels with several classes among the pixels with any.
+        ignored: mask values of unknown pixels.
         sides: how the classes behave in the mirror; None if only a model is known.
     """
 
@@ -50,6 +51,7 @@ class OverlapReader(LabelReader):
     class_values: tuple[tuple[MaskValue, ...], ...] = ()
     shares: tuple[float, ...] = ()
     overlap: float = 0.0
+    ignored: tuple[MaskValue, ...] = field(default=(), kw_only=True)
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
@@ -65,7 +67,8 @@ class OverlapReader(LabelReader):
             if value in bits:
                 values.setdefault(name, []).append(value)
         names = tuple(values)
-        return cls(names, tuple(map(tuple, values.values())), sides=find_sides(names, config.swap))
+        ignored = tuple(parse_values(config.ignore_index))
+        return cls(names, tuple(map(tuple, values.values())), ignored=ignored, sides=find_sides(names, config.swap))
 
     @property
     def all_bits(self) -> np.int32:
@@ -139,7 +142,11 @@ class OverlapReader(LabelReader):
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def to_preprocess(self) -> ClassFields:
-        return {"class_names": self.class_names}
+        return {
+            "class_names": self.class_names,
+            "ignore_value": self.ignored[0] if self.ignored else None,
+            "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
+        }
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         scores = Overlapping(self.class_names).new_scores(1)
@@ -185,12 +192,10 @@ class RegionReader(OverlapReader):
     """The regions of mask values, which are unions of labels.
 
     Args:
-        ignored: mask values of unknown pixels.
         class_map: the labels of the masks; None if only a model is known.
     """
 
     class_values: tuple[tuple[int, ...], ...] = ()
-    ignored: tuple[MaskValue, ...] = ()
     class_map: ClassMap | None = None
 
     has_classes = True
@@ -257,12 +262,7 @@ class RegionReader(OverlapReader):
         return self.target_from_volume(values, name)
 
     def to_preprocess(self) -> ClassFields:
-        return {
-            "class_names": self.class_names,
-            "class_values": tuple(values[0] for values in self.class_values),
-            "ignore_value": self.ignored[0] if self.ignored else None,
-            "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
-        }
+        return {**super().to_preprocess(), "class_values": tuple(values[0] for values in self.class_values)}
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         assert self.class_map is not None

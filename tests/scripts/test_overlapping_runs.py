@@ -139,6 +139,23 @@ def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_pat
     assert first["iou"] == second["iou"]
 
 
+def test_unknown_pixels_of_true_masks_count_for_no_score(tmp_path):
+    data, run = write_overlaps(tmp_path / "data", 5, seed=1), tmp_path / "run"
+    for file in data.glob("masks/*/*.png"):
+        mask = read(file)
+        mask[:20] = 128
+        Image.fromarray(mask).save(file)
+    flags = [*TINY, "--max-steps", "2", "--ignore-index", "7,128", "--val-fraction", "0.5"]
+    assert run_train(run, "--dataset", data, *flags).exit_code == 0
+    for truth in (data, data / "masks"):
+        result = predict(run / "model", [data / "images"], tmp_path / f"by {truth.name}", "--truth", truth)
+        assert result.returncode == 0, result.stderr
+        report = json.loads((tmp_path / f"by {truth.name}" / "metrics.json").read_text())
+        below = np.stack(true_masks(5, seed=1))[..., 20:, :], written(tmp_path / f"by {truth.name}")[..., 20:, :]
+        assert report["iou"] == pytest.approx(iou(*below), abs=1e-15)
+        assert np.sum(report["tables"]) == 5 * 3 * 20 * 56
+
+
 def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):
     upload = tmp_path / "image.png"
     upload.write_bytes((data / "val" / "images" / "00.png").read_bytes())

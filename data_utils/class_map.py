@@ -39,6 +39,20 @@ class ClassFields(TypedDict, total=False):
     outside_class: int | None
 
 
+def ignored_fields(values: Sequence[MaskValue]) -> ClassFields:
+    """The fields of `Preprocess` that keep the values of ignored pixels, for tasks without a class map."""
+    return {
+        "ignore_value": values[0] if values else None,
+        "joined_values": tuple((value, IGNORE_INDEX) for value in values[1:]),
+    }
+
+
+def ignored_values(preprocess: Preprocess) -> tuple[MaskValue, ...]:
+    """The values that `ignored_fields` has kept."""
+    first = () if preprocess.ignore_value is None else (preprocess.ignore_value,)
+    return (*first, *(value for value, index in preprocess.joined_values if index == IGNORE_INDEX))
+
+
 @lru_cache(maxsize=8)
 def _table(value_indices: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray:
     """Mask value -> class index + 1, 0 for all others."""

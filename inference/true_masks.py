@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from data_utils.class_map import ClassMap
+from data_utils.class_map import ignored_values
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.labels import segment_names
@@ -123,7 +123,7 @@ class TruthFolder:
         """The values of unknown pixels in masks of one class."""
         if not self.output_format.class_folders:
             return ()
-        return ClassMap.from_preprocess(self.config.preprocess, self.config.num_classes).ignored_values
+        return ignored_values(self.config.preprocess)
 
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.findings import Findings
+from data_utils.class_map import ClassFields, ignored_fields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
@@ -115,6 +116,9 @@ class ObjectReader(MaskReader):
         names = [name for _, name in self.classes]
         classes = Classes((BACKGROUND, *names), loss, weights)
         return Objects(classes, self.smallest, self.fills_holes, in_pieces=self.in_pieces)
+
+    def to_preprocess(self) -> ClassFields:
+        return ignored_fields(self.ignored)
 
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         if isinstance(source, LabeledObjects):

@@ -10,7 +10,7 @@ import torch
 
 from data_utils.analysis.findings import Findings
 from data_utils.bits import ALL_CLASSES, MOST_CLASSES, pack_bits, unpack_bits
-from data_utils.class_map import ClassFields, ClassMap, resolve_classes
+from data_utils.class_map import ClassFields, ClassMap, ignored_fields, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
@@ -142,11 +142,7 @@ class OverlapReader(LabelReader):
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def to_preprocess(self) -> ClassFields:
-        return {
-            "class_names": self.class_names,
-            "ignore_value": self.ignored[0] if self.ignored else None,
-            "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
-        }
+        return {"class_names": self.class_names, **ignored_fields(self.ignored)}
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         scores = Overlapping(self.class_names).new_scores(1)

@@ -81,6 +81,23 @@ def rows_of(table: Path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
+def test_ignored_numbers_of_true_masks_count_for_no_score(run, large, tmp_path):
+    shutil.copytree(run.folder / "model", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["preprocess"]["ignore_value"] is None
+    ids = np.array(Image.open(large / "masks" / "large.png"))
+    (tmp_path / "masks").mkdir()
+    Image.fromarray(np.where(ids == 0, 9, ids)).save(tmp_path / "masks" / "large.png")
+    objects = []
+    for ignored in (None, 9):
+        config["preprocess"]["ignore_value"] = ignored
+        (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+        flags = ["--truth", tmp_path / "masks", "--overwrite"]
+        assert predict(tmp_path / "model", [large / "images"], tmp_path / "out", *flags).returncode == 0
+        objects.append(json.loads((tmp_path / "out" / "metrics.json").read_text())["objects"])
+    assert objects[1] == objects[0] - 1  # number 9, which is the ground too, is none
+
+
 def test_a_run_finds_the_task_in_label_images_and_learns_objects(run):
     assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
     assert max(run.values("eval/ap50")) > 0.5  # measured 0.75

@@ -83,6 +83,10 @@ class PointReader(TargetReader):
         return self.landmarks.names
 
     @property
+    def identity(self) -> list[str]:
+        return list(self.names)
+
+    @property
     def mirrors(self) -> bool:
         return self.landmarks.mirrors
 

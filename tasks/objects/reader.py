@@ -111,6 +111,10 @@ class ObjectReader(MaskReader):
             background += sum(counted_values.values())
         return replace(self, class_pixels=(background, *class_pixels))
 
+    @property
+    def identity(self) -> list[str]:
+        return [str(value) for value, _ in self.classes]
+
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         names = [name for _, name in self.classes]

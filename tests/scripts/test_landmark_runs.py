@@ -22,6 +22,7 @@ from data_utils.sources.points import files
 from inference import Predictor
 from inference.export.onnx import export_onnx
 from inference.page import PagePredictor
+from runtime.errors import CheckpointError
 from tasks.landmarks.loss import Landmarks
 from train_utils.dataset import load_dataset_info
 from unet import UNet, UNetConfig
@@ -224,6 +225,14 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
     assert resumed.exit_code == 0, resumed.output
     for name, weight in run.weights(40).items():
         assert torch.equal(weight, resumed.weights(40)[name])
+
+
+def test_a_run_does_not_go_on_with_other_points(folder, tmp_path):
+    """Another point has as many weights, and would be taken for the first one."""
+    flags = [folder, *FLAGS, *SPLIT, "--tracker", "none"]
+    assert run_train(tmp_path / "run", *flags, "--max-steps", "1", "--classes", "nose").exit_code == 0
+    with pytest.raises(CheckpointError, match=r"the checkpoint's classes is \['nose'\], this run's is \['tail'\]"):
+        run_train(tmp_path / "run", *flags, "--max-steps", "2", "--classes", "tail", "--resume", "auto")
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,8 @@ from unet.config import NetworkAxes, UNetConfig
 RECORD_FILE = "run.json"
 FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a resumed run repeats its end
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
-CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
+CONTENT_ENTRY = "content of the data set"
+LATER_ENTRIES = (CONTENT_ENTRY, "classes")  # of the identity: some runs of earlier versions do not have them
 # values of flags and identity that all runs of earlier versions had, unrecorded
 UNRECORDED: dict[str, Any] = {"task": Classes.name, "output_stride": 1}
 UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # values of flags in runs of earlier versions
@@ -87,7 +88,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     """
     for key, value in current.identity.items():
         before = saved.identity.get(key)
-        if before == value or (before is None and key == CONTENT_ENTRY):
+        if before == value or (not before and key in LATER_ENTRIES):
             continue
         raise CheckpointError(
             f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"

@@ -99,6 +99,8 @@ class OpenedRun:
         )
         steps_per_epoch = math.ceil(len(info.train) / args.planned_batch_size)
         total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
+        if total_steps:  # no run is shorter than the steps that it has made
+            total_steps = max(total_steps, self.state().step)
         assert total_steps or clock.budget, "the plan decides the epochs"
         return Schedule(args, steps_per_epoch, total_steps, clock)
 

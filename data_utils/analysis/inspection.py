@@ -199,7 +199,10 @@ def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
     unknown = [value for value in values if class_map.index_of(value) is None]
     if not unknown:
         return None
-    remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+    remedy = (
+        "name them in --classes, --outside ignore leaves them out, --outside background adds them to the class called"
+        " background, or is it a lossy (JPEG) mask?"
+    )
     if unknown == [IGNORE_INDEX]:
         remedy = f"name it in --classes, or give --ignore-index {IGNORE_INDEX} if it means unlabeled"
     return f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; {remedy}"

@@ -37,8 +37,11 @@ def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, .
         reasons = dict.fromkeys(("val_fraction", "val_group"), "the data set has validation images of its own")
     elif config.fold is not None:
         reasons["val_fraction"] = "--fold says how many images validate"
+    if train.metadata.landmarks is None:
+        reasons["absent"] = "the data are masks, and not points"
     if train.rows.image_folders:
         reasons |= dict.fromkeys(("image_column", "mask_column"), "the images are files, and not cells of a table")
+        reasons["dataset_config"] = "the images are files, and not a data set of the Hub"
         image = train[0]["image"]
         if train.dims == 2 and config.dims is None:
             reasons["spacing"] = "the data are images, and not volumes"

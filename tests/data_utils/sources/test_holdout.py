@@ -193,6 +193,8 @@ def test_shards_of_unequal_size_are_held_out_by_their_records():
         (write_folder, {"val_fraction": 0.3, "fold": "1/2"}),
         (write_folder, {"spacing": (1.0, 1.0, 1.0)}),
         (write_folder, {"mask_column": "mask"}),
+        (write_folder, {"dataset_config": "large"}),
+        (write_folder, {"absent": "unknown"}),
         (write_splits, {"val_fraction": 0.3}),
         (write_splits, {"val_group": "cell"}),
     ],

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from runtime.redact import redact, shown
 from runtime.signals import raise_at_signals
 
 _PLAIN = warnings.formatwarning
-DISK_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENOSPC, errno.EROFS)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the device, of a user, of a file
+DISK_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.EROFS, *FULL_DISK)
 LONGEST_SHOWN = 80  # characters of a path that is too long
 
 
@@ -33,6 +35,7 @@ def run_script(main: Callable[[], None]) -> None:
     open_streams()
     warnings.formatwarning = warning_line
     sys.excepthook = _print_bug
+    threading.excepthook = _print_bug_of_thread
     try:
         main()
     except SystemExit as end:
@@ -77,6 +80,14 @@ def _print_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     """Print the traceback of a bug as Python does, redacted."""
     text = "".join(traceback.format_exception(kind, error, trace))
     print(redact(text), file=sys.stderr, end="")
+
+
+def _print_bug_of_thread(bug: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a bug in a thread. A full disk is none: TensorBoard raises it again at its next call."""
+    error = bug.exc_value
+    is_full = isinstance(error, OSError) and error.errno in FULL_DISK
+    if error is not None and not is_full:
+        _print_bug(bug.exc_type, error, bug.exc_traceback)
 
 
 def _script() -> str:

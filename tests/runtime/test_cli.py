@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 
 import pytest
@@ -25,6 +26,7 @@ from runtime.script import run_script
 def hooks(monkeypatch):
     """The hooks of this process, which stay as they are behind a script."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
 
 
@@ -61,6 +63,23 @@ def end_of(monkeypatch, hooks):
 def test_a_script_ends_with_the_code_of_its_error(end_of, capsys, error, code, line):
     assert end_of(error) == code
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"), [(OSError(errno.ENOSPC, "No space left on device"), False), (OSError("a bug"), True)]
+)
+def test_a_full_disk_in_a_thread_of_tensorboard_is_no_traceback(hooks, capsys, monkeypatch, error, is_shown):
+    def main() -> None:
+        def write() -> None:
+            raise error
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(script, "_leave", lambda code: None)
+    run_script(main)
+    assert ("Traceback" in capsys.readouterr().err) == is_shown
 
 
 @pytest.fixture

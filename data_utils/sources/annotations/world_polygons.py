@@ -103,7 +103,8 @@ class PolygonMask(RenderedMask):
         shapes, boxes = read_shapes(self.file, self.column, grid.place.crs)
         chosen = list(range(len(shapes)))
         if self.is_shared:
-            centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
+            with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
+                centers = np.stack(grid.place.to_pixels(*boxes.reshape(-1, 2, 2).mean(axis=1).T), axis=1)
             chosen = np.flatnonzero(((centers >= 0) & (centers < grid.size[::-1])).all(axis=1)).tolist()
         return Counter(self.values[shapes[index].label] for index in chosen)
 
@@ -118,7 +119,8 @@ class PolygonMask(RenderedMask):
         shapes, boxes = read_shapes(self.file, self.column, grid.place.crs)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
-        corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
+        with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
+            corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
         is_near = (np.abs(corners) < MAX_PIXEL_DISTANCE).all(axis=(1, 2))
         is_near &= (corners.max(axis=1) > 0).all(axis=1) & (corners.min(axis=1) < size[::-1]).all(axis=1)
         for index in np.flatnonzero(is_near).tolist():
@@ -193,8 +195,8 @@ def polygon_sources(row: FileRow, column: str | None, values: dict[str, int], is
 def read_shapes(file: str, column: str | None, target: Crs | None = None) -> tuple[Sequence[Shape], np.ndarray]:
     """The polygons of a file, labeled by a column, in the CRS `target`, or else in their own.
 
-    Beside them are their boxes, (N, 4): left, top, right and bottom. Raises DataError for a file without polygons, and
-    for polygons that cannot be brought there.
+    Beside them are their boxes, (N, 4): left, top, right and bottom; infinite for a polygon that this CRS does not
+    reach. Raises DataError for a file without polygons, and for polygons that cannot be brought there.
     """
     with reading(file, "polygons"):
         changed = os.stat(file).st_mtime_ns
@@ -279,7 +281,7 @@ def _label(properties: Any, column: str | None, location: str) -> str:
 
 
 def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> list[Shape]:
-    """The shapes in another CRS, without those that it does not reach, as no image in it does.
+    """The shapes in another CRS; corners are infinite in a shape that it does not reach.
 
     Raises DataError if there is no way from one CRS to the other.
     """
@@ -298,10 +300,10 @@ def _transform(shapes: Sequence[Shape], source: str, target: Crs, file: str) -> 
             raise
         if type(error).__name__ != OUT_OF_REACH:
             raise DataError(f"{file}: no way from {source[:80]} to {crs_name(target)} ({one_line(error)})") from error
-        if len(shapes) == 1:
-            return []
-        half = len(shapes) // 2
-        return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
+        if len(shapes) > 1:
+            half = len(shapes) // 2
+            return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
+        moved_corners = np.full_like(corners, np.inf)
     moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
     return [Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes]
 

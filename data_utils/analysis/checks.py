@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_utils.analysis.findings import USES, Check, Findings, labeled_indices
-from data_utils.image_io.formats import source_files
+from data_utils.image_io.formats import ImageSource, SceneWindow, source_files
+from data_utils.image_io.places import PlacedMask
 from data_utils.image_io.text_headers import read_segments
 from data_utils.sources.folder import USUAL_FOLDERS, children, is_readable, names_in
-from data_utils.sources.places import place_warnings
 from data_utils.sources.records import FileRows
 from runtime.console import counted, listing
 from unet.config import IGNORE_INDEX
@@ -21,6 +21,8 @@ FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
 CONSEQUENCES = ("which will not be learned", "which cannot be scored")  # of a class that a split lacks
 DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
 SPECK = 4  # the most pixels of an object whose coordinates are taken for much smaller ones: the corner of the image
+SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
+MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
 # the coordinates that each format of annotations has
 COORDINATES = {
     "COCO": "pixels from the upper left corner",
@@ -208,6 +210,38 @@ def differing_segments(findings: Findings) -> Iterator[str]:
                 return
 
 
+def shifted_masks(findings: Findings) -> Iterator[str]:
+    """Masks that are shifted against their images by a part of a pixel."""
+    shifted: list[tuple[str, tuple[float, float]]] = []
+    for records in findings.records:
+        for i in range(0 if records.is_stream else min(len(records), SAMPLED_MASKS)):
+            shift = _shift(records[i]["target"])
+            if max(map(abs, shift)) >= MIN_NOTABLE_SHIFT:
+                shifted.append((records.name(i), shift))
+    if shifted:
+        name, (right, down) = shifted[0]
+        masks = counted(len(shifted), "mask is shifted against its image", "masks are shifted against their images")
+        yield (
+            f"{masks} by a part of a pixel, {name} by {right:+.2f} to the"
+            f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid,"
+            " correct the place of one of them"
+        )
+
+
+def _shift(mask: ImageSource) -> tuple[float, float]:
+    """By which part of a pixel (right, down) a mask is shifted whose pixels are as large as those of its image."""
+    if isinstance(mask, SceneWindow):
+        mask = mask.source
+    if not isinstance(mask, PlacedMask):
+        return 0, 0
+    image_place = mask.image_grid.place
+    mask_place = mask.mask_grid.place
+    if not image_place.has_same_pixels(mask_place, mask.image_grid.size):
+        return 0, 0
+    column, row = image_place.offset_to(mask_place)
+    return column - round(column), row - round(row)
+
+
 CHECKS: tuple[Check, ...] = (
     crowds,
     objects_without_pixels,
@@ -220,5 +254,5 @@ CHECKS: tuple[Check, ...] = (
     never_labeled,
     fields_of_view,
     differing_segments,
-    lambda findings: place_warnings(findings.records),
+    shifted_masks,
 )

@@ -154,27 +154,27 @@ class DatasetInfo:
 def measure(findings: Findings) -> DatasetInfo:
     """The facts of a data set whose files can all be used, or are skipped; else raises DataError."""
     findings.raise_problems()
-    train, val, config, *_ = findings.data
+    data = findings.data
     reader = findings.known_reader
     inspection = findings.splits[0]
-    if train.dims == 3:
-        modality = train.metadata.modality
-        normalization = volume_normalization(inspection.channels, inspection.foreground, modality, config)
+    if data.train.dims == 3:
+        modality = data.train.metadata.modality
+        normalization = volume_normalization(inspection.channels, inspection.foreground, modality, data.config)
     else:
-        normalization = measure_normalization(inspection.records, config, inspection.problems)
-    looked_at = {id(split.records): split for split in findings.splits}
-    splits = []
-    for records in (train, val):
-        if id(records) in looked_at:
-            splits.append(_split(looked_at[id(records)], reader))
-        else:
-            splits.append(Split(records, np.zeros((len(records), 2), np.int32)))
-    train_split, val_split = splits
-    return DatasetInfo(config, train_split, val_split, reader, normalization, find_warnings(findings))
+        normalization = measure_normalization(inspection.records, data.config, inspection.problems)
+    train, val = (_split(records, findings.splits, reader) for records in (data.train, data.val))
+    return DatasetInfo(data.config, train, val, reader, normalization, find_warnings(findings))
 
 
-def _split(inspection: SplitInspection, reader: TargetReader) -> Split:
-    """A split for training, from its inspection."""
+def _split(records: Records, inspections: list[SplitInspection], reader: TargetReader) -> Split:
+    """A split for training, from its inspection; without sizes if it was not looked at, as of a stream."""
+    for inspection in inspections:
+        if inspection.records is records:
+            return _inspected_split(inspection, reader)
+    return Split(records, np.zeros((len(records), 2), np.int32))
+
+
+def _inspected_split(inspection: SplitInspection, reader: TargetReader) -> Split:
     records = inspection.records
     are_volumes = records.dims == 3
     locations = {}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +23,8 @@ USES = ("training", "validation")
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 
 
-class OpenedData(NamedTuple):
+@dataclass(frozen=True)
+class OpenedData:
     """A data set whose task is known, before its files are looked at.
 
     Args:
@@ -128,15 +128,15 @@ def examine(data: OpenedData, *, decodes: bool = False) -> Findings:
 
 def _understand(findings: Findings, is_sample: bool) -> TargetReader:
     """The reader of the targets. Raises DataError if the meaning of the masks is unclear."""
-    train, _, config, targets, classes, trusts_values, _ = findings.data
+    data = findings.data
     pixels = findings.pixels
     if is_sample:
         # masks outside the sample may hold the usual 255
         if all(isinstance(value, int) for value in pixels):
             pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    elif targets.has_classes and not classes and not trusts_values:
+    elif data.targets.has_classes and not data.classes and not data.trusts_values:
         check_masks(findings.splits, pixels)
-    return targets.from_records(None if is_sample else train, pixels, classes, config)
+    return data.targets.from_records(None if is_sample else data.train, pixels, data.classes, data.config)
 
 
 def _read_labels(reader: TargetReader, splits: list[SplitInspection]) -> TargetReader:

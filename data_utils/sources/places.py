@@ -1,21 +1,17 @@
 """How images and masks with a place in the world are read: some bands, the grid of the image, or as plain pictures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, ImageSource, PageFile, SceneWindow, page_file
-from data_utils.image_io.places import PlacedMask, on_grid, read_source_grid
+from data_utils.image_io.places import on_grid, read_source_grid
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.records import Record, Records, change
-from runtime.console import counted
 from runtime.errors import DataError
 from unet.config import Preprocess
-
-SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
-MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
 
 
 def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
@@ -83,36 +79,3 @@ def _place(record: Record) -> Record:
     if grid is None:
         return record
     return {**record, "target": on_grid(record["target"], grid, record["name"])}
-
-
-def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
-    """A line if masks are shifted against their images by a part of a pixel."""
-    shifted: list[tuple[str, tuple[float, float]]] = []
-    for records in splits:
-        for i in range(0 if records.is_stream else min(len(records), SAMPLED_MASKS)):
-            shift = _shift(records[i]["target"])
-            if max(map(abs, shift)) >= MIN_NOTABLE_SHIFT:
-                shifted.append((records.name(i), shift))
-    if not shifted:
-        return ()
-    name, (right, down) = shifted[0]
-    masks = counted(len(shifted), "mask is shifted against its image", "masks are shifted against their images")
-    return (
-        f"{masks} by a part of a pixel, {name} by {right:+.2f} to the"
-        f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid, correct"
-        " the place of one of them",
-    )
-
-
-def _shift(mask: ImageSource) -> tuple[float, float]:
-    """By which part of a pixel (right, down) a mask is shifted whose pixels are as large as those of its image."""
-    if isinstance(mask, SceneWindow):
-        mask = mask.source
-    if not isinstance(mask, PlacedMask):
-        return 0, 0
-    image_place = mask.image_grid.place
-    mask_place = mask.mask_grid.place
-    if not image_place.has_same_pixels(mask_place, mask.image_grid.size):
-        return 0, 0
-    column, row = image_place.offset_to(mask_place)
-    return column - round(column), row - round(row)

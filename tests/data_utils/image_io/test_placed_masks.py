@@ -4,6 +4,7 @@ Modules: data_utils/image_io/places.py, data_utils/sources/places.py.
 """
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
 from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
+from data_utils.analysis.checks import shifted_masks
 from data_utils.config import DataConfig
 from data_utils.image_io import places
 from data_utils.image_io.formats import Box
@@ -18,7 +20,7 @@ from data_utils.image_io.places import Grid, Place, PlacedMask, on_grid, read_gr
 from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.mask_values import UNKNOWN
 from data_utils.sources.load import load_records
-from data_utils.sources.places import place_warnings, with_places
+from data_utils.sources.places import with_places
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 from train_utils.check_data import check_data
@@ -183,11 +185,11 @@ def shifted_records(tmp_path):
 def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(shifted_records):
     records = Records(ListRows(shifted_records))
     placed = with_places(records)
-    (line,) = place_warnings([placed])
+    (line,) = shifted_masks(SimpleNamespace(records=[placed]))
     assert line.startswith("4 masks are shifted against their images")
     assert "b by +0.30 to the right and -0.10" in line
-    assert place_warnings([records]) == ()
-    assert place_warnings([records, placed]) == (line,)
+    assert not [*shifted_masks(SimpleNamespace(records=[records]))]
+    assert [*shifted_masks(SimpleNamespace(records=[records, placed]))] == [line]
 
 
 def test_a_mask_in_another_crs_is_a_one_line_error(tmp_path):

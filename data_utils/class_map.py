@@ -9,8 +9,8 @@ import numpy as np
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.mask_values import (
+    BEYOND_MASK,
     MAX_VALUES,
-    UNKNOWN,
     as_color,
     as_grey,
     number_type,
@@ -182,7 +182,7 @@ class ClassMap:
         keys = pack(mask)
         codes = self._codes(keys)
         unclassed = codes == 0
-        for value in (*self.ignored_values, UNKNOWN):
+        for value in (*self.ignored_values, BEYOND_MASK):
             unclassed &= keys != value_key(value)
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256
@@ -212,7 +212,7 @@ class ClassMap:
 def resolve_classes(
     pixels: dict[MaskValue, int], classes: NamedClasses, ignore: str | None, outside: str | None = None
 ) -> ClassMap:
-    """The classes of masks that hold these values (as `inspect.total_pixels` gives them).
+    """The classes of masks that hold these values (as `analysis.inspection.total_pixels` gives them).
 
     Without `classes`, every value in order is a class save the ignored ones: `ignore`, or 255 where the others are
     0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become.

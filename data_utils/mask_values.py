@@ -14,7 +14,7 @@ MAX_VALUES = 255
 VALUES_IN_MESSAGE = 8
 MANY_VALUES = 32
 # the value of pixels of which a mask on another grid says nothing: what no mask holds, unlike -32767 and -9999
-UNKNOWN = -21_331
+BEYOND_MASK = -21_331
 ROUNDING_ERROR = 1e-3  # numbers that lie so close to a whole one are that number, stored with a scale or as float
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from data_utils.image_io.formats import REMEDIES
+from data_utils.image_io.formats import FORMAT_REMEDIES
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from runtime.cli import Arguments
@@ -118,7 +118,7 @@ def parse_args(description: str) -> PredictSettings:
         parser.error(f"--output {args.output}: --polygons needs a mask with a place; give a .tif file, or a folder")
     if file_name.endswith(MASK_FILES):
         return replace(args, file=args.output, output=args.output.parent)
-    if file_name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *REMEDIES, *TABLES)):
+    if file_name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *FORMAT_REMEDIES, *TABLES)):
         parser.error(
             f"--output {args.output}: a mask is a file .png, .tif, .nii.gz or .dcm; give one of these, or a folder"
         )

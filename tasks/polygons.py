@@ -17,7 +17,7 @@ from tasks.prediction import PredictedImage
 
 GEOJSON = ".geojson"
 POLYGONS = {GEOJSON: "GeoJSON", ".gpkg": "GPKG"}  # with GDAL's names of the formats
-LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
+WGS84 = 4326  # the EPSG number of GeoJSON's default CRS
 POLYGON = 3  # its number in WKB, well-known binary
 Rings = list[list[tuple[float, float]]]  # of a polygon
 Properties = dict[str, int | str]  # the properties of a polygon
@@ -55,7 +55,7 @@ def save_polygons(image: PredictedImage, extension: str, layers: Iterable[Areas]
     for values in cells.values():
         columns.append(np.array(values, np.int64 if isinstance(values[0], int) else object))
     epsg = epsg_code(job.place)
-    is_named = epsg is not None and not (extension == GEOJSON and epsg == LONGITUDE_LATITUDE)
+    is_named = epsg is not None and not (extension == GEOJSON and epsg == WGS84)
     content = BytesIO()  # GDAL does not say if a disk is full when it closes GeoJSON
     try:
         write(

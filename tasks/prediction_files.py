@@ -13,6 +13,7 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.places import Place
+from data_utils.image_io.rasters import NODATA
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.windowed import WindowedImage
@@ -30,7 +31,6 @@ MASK_LEVEL = 6
 OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
 TILE = 256  # pixels of a side of a tile of a TIFF
 CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
-NODATA = 42113  # the tag of GDAL for the value of pixels without data, as text
 
 
 def save_labels(image: PredictedImage, path: Path, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> None:

@@ -23,8 +23,8 @@ from data_utils.image_io.volumes import (
 )
 from data_utils.image_io.windowed import WindowedImage, strips
 from data_utils.mask_values import (
+    BEYOND_MASK,
     MAX_VALUES,
-    UNKNOWN,
     as_color,
     count_colors,
     count_values,
@@ -149,7 +149,7 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
     with problem_of_kind("mask cannot be read"):
         for part in mask_parts(record["target"], name):
             counts = count_values(part.values)
-            counts.pop(UNKNOWN, None)
+            counts.pop(BEYOND_MASK, None)
             pixels.update(counts)
             if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
                 pixels = count_colors(pixels)

@@ -202,7 +202,7 @@ def is_drawn(source: ImageSource) -> bool:
 TIFF_SUFFIXES = (".tif", ".tiff")
 VIDEO_REMEDY = "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
 MICROSCOPY_REMEDY = "export them as TIFF, as from Fiji or QuPath"
-REMEDIES = {  # what to do with files of other formats, by their extension
+FORMAT_REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".heic", ".heif"), "convert HEIC to JPEG or PNG"),
     **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm"), VIDEO_REMEDY),
     **dict.fromkeys((".zip", ".7z", ".rar", ".tgz"), "unpack archives first"),
@@ -249,7 +249,7 @@ def format_remedy(names: Iterable[str]) -> str:
     """The advice for files of formats that are not read here, as `; do this`; empty if there is none."""
     for name in names:
         # a name may be an extension alone
-        remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])
+        remedy = FORMAT_REMEDIES.get("." + name.lower().rpartition(".")[2])
         if remedy:
             return f"; {remedy}"
     return ""

@@ -16,7 +16,7 @@ from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, S
 from data_utils.image_io.gdal import open_directory
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import PLACE_TAGS, has_place_tags, is_tiff, is_upright
-from data_utils.mask_values import UNKNOWN
+from data_utils.mask_values import BEYOND_MASK
 from runtime.documents import check_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -107,7 +107,7 @@ class PlacedMask(RenderedMask):
     name: str
     mask_grid: Grid
     image_grid: Grid
-    unknown: int = UNKNOWN
+    unknown: int = BEYOND_MASK
 
     def render(self) -> np.ndarray:
         height, width = self.image_grid.size

@@ -34,7 +34,7 @@ from runtime.errors import ImageError
 
 HUGE_NODATA = 1e30
 DESCRIPTIONS = 42112  # tag of GDAL: names and meanings of bands
-NODATA = 42113  # tag of GDAL: the value of pixels without data
+NODATA = 42113  # tag of GDAL: the value of pixels without data, as text
 HUGE_TOLERANCE = 0.01
 MOST_BLOCK_BYTES = 2**28  # a compressed strip larger than this is not read for a window
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place

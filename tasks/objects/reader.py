@@ -17,7 +17,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.mask_values import UNKNOWN, pack, value_key
+from data_utils.mask_values import BEYOND_MASK, pack, value_key
 from data_utils.sources.records import LabelSet, Record, Records, spread_indices
 from data_utils.targets.reader import MaskReader, resize_back
 from runtime.cache import digest, load_or_compute
@@ -142,7 +142,7 @@ class ObjectReader(MaskReader):
         return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))
 
     def target_from_volume(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        is_ignored = numbers == UNKNOWN
+        is_ignored = numbers == BEYOND_MASK
         for ignored in self.ignored:
             is_ignored |= numbers == ignored
         numbers = np.where(is_ignored, 0, numbers)

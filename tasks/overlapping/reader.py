@@ -14,7 +14,7 @@ from data_utils.class_map import ClassFields, ClassMap, ignored_fields, resolve_
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
-from data_utils.mask_values import UNKNOWN, parse_values, show
+from data_utils.mask_values import BEYOND_MASK, parse_values, show
 from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
@@ -227,7 +227,7 @@ class RegionReader(OverlapReader):
         unknown = np.zeros(values.shape, np.int32)
         for value in set(chain.from_iterable(self.class_values)):
             truth[values == value] = region_bits(self.regions, value)
-        for ignored in (*self.ignored, UNKNOWN):
+        for ignored in (*self.ignored, BEYOND_MASK):
             unknown[values == ignored] = self.all_bits
         return truth, unknown
 

@@ -17,7 +17,7 @@ from data_utils import pack as pack_module
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import UNKNOWN
+from data_utils.mask_values import BEYOND_MASK
 from data_utils.pack import pack
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
@@ -73,7 +73,7 @@ def test_packed_rasters_are_read_like_their_files(tmp_path):
         assert np.array_equal(packed_image.data, image.data)
         assert packed_image.mask.sum() == (image.mask & packed_image.mask).sum() == 4 * 56 * 6
         values = read_mask(own[0]["target"], name)
-        expected = np.where(values == UNKNOWN, 255, values)
+        expected = np.where(values == BEYOND_MASK, 255, values)
         assert np.array_equal(expected, read_mask(copied[0]["target"], name))
 
 

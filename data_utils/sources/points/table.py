@@ -64,7 +64,7 @@ class Point(NamedTuple):
         return f"presence {self.certainty.presence:.6f} confidence {self.certainty.confidence:.6f}"
 
 
-UNLISTED = Point(UNKNOWN)
+UNKNOWN_POINT = Point(UNKNOWN)
 
 
 @dataclass
@@ -130,7 +130,7 @@ class PointTable:
 
     def points(self, row: int) -> dict[str, Point]:
         """The K points of an image by their names."""
-        return {name: self.entries[row].points.get(name, UNLISTED) for name in self.names}
+        return {name: self.entries[row].points.get(name, UNKNOWN_POINT) for name in self.names}
 
     @cached_property
     def all_points(self) -> list[Point]:

@@ -18,7 +18,7 @@ from data_utils.image_io import places
 from data_utils.image_io.formats import Box
 from data_utils.image_io.places import Grid, Place, PlacedMask, on_grid, read_grid
 from data_utils.image_io.reader import open_source, read_header, read_mask
-from data_utils.mask_values import UNKNOWN
+from data_utils.mask_values import BEYOND_MASK
 from data_utils.sources.load import load_records
 from data_utils.sources.places import with_places
 from data_utils.sources.records import ListRows, Records
@@ -61,7 +61,7 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
         tolerance=0,
     )
     placed = read_mask(record["target"], "a")
-    placed[placed == UNKNOWN] = 255
+    placed[placed == BEYOND_MASK] = 255
     assert (placed == expected).mean() > 0.998  # centers between two pixels
     info = load_dataset_info(class_config(tmp_path))
     assert info.reader.class_map.values == (0, 1, 2, 3)

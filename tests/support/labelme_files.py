@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.sources.annotations.drawn import DrawnMask
-from data_utils.sources.annotations.labelme import read_areas
+from data_utils.sources.annotations.labelme import LabelmeMask
 from support.annotations import loaded, masks
 
 SIZE = (60, 80)  # (H, W)
@@ -53,7 +52,7 @@ def drawn(tmp_path: Path, *shapes: dict) -> np.ndarray:
     return masks_of(tmp_path, task="classes")["x.png"]
 
 
-def written_mask(folder: Path, shapes: list[dict], values: dict[str, int]) -> DrawnMask:
+def written_mask(folder: Path, shapes: list[dict], values: dict[str, int]) -> LabelmeMask:
     """The mask of a file of these shapes, with these values of labels."""
     file = write_labelme(folder, "x", shapes)
-    return DrawnMask(read_areas, (str(file),), str(file.with_suffix(".png")), values)
+    return LabelmeMask((str(file),), str(file.with_suffix(".png")), values)

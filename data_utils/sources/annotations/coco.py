@@ -86,31 +86,31 @@ class ListedImage:
 
 def coco_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, and the mask of its objects."""
-    return row.images[0], DrawnMask(read_areas, row.targets, row.images[0], values, row.entry)
+    return row.images[0], CocoMask(row.targets, row.images[0], values, row.entry)
 
 
-def read_areas(mask: DrawnMask) -> tuple[tuple[int, int], list[Area]]:
-    """(H, W), and the objects of an image: crowds first, so that others stay; then the largest first.
+class CocoMask(DrawnMask):
+    """The objects of an image; its entry holds the size in the files, 0 if none, and the objects with mask values."""
 
-    The entry is the size in the files, 0 if they have none, and the objects, with their mask values.
-    """
-    content = json.loads(mask.entry)
-    name = os.path.basename(mask.image)
-    picture_size, _ = read_header(mask.image, mask.image)
-    size = drawn_size(content["size"], picture_size, f"{mask.files[0]}: {name}")
-    ranked: list[tuple[int, Area]] = []
-    for entry in content["objects"]:
-        location = f"{mask.files[entry['file']]}: annotation {entry['id']} of {name}"
-        runs = read_runs(entry.get("segmentation"), size, location)
-        if entry["value"] is None:
-            raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
-        is_crowd = bool(entry.get("iscrowd"))
-        rank = int(runs[1::2].sum())
-        if is_crowd:  # below all objects
-            rank += size[0] * size[1]
-        ranked.append((rank, Area(entry["value"], partial(fill_runs, runs), is_crowd=is_crowd)))
-    ranked.sort(key=itemgetter(0), reverse=True)
-    return size, [area for _, area in ranked]
+    def read_areas(self) -> tuple[tuple[int, int], list[Area]]:
+        """(H, W), and the objects: crowds first, so that others stay; then the largest first."""
+        content = json.loads(self.entry)
+        name = os.path.basename(self.image)
+        picture_size, _ = read_header(self.image, self.image)
+        size = drawn_size(content["size"], picture_size, f"{self.files[0]}: {name}")
+        ranked: list[tuple[int, Area]] = []
+        for entry in content["objects"]:
+            location = f"{self.files[entry['file']]}: annotation {entry['id']} of {name}"
+            runs = read_runs(entry.get("segmentation"), size, location)
+            if entry["value"] is None:
+                raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
+            is_crowd = bool(entry.get("iscrowd"))
+            rank = int(runs[1::2].sum())
+            if is_crowd:  # below all objects
+                rank += size[0] * size[1]
+            ranked.append((rank, Area(entry["value"], partial(fill_runs, runs), is_crowd=is_crowd)))
+        ranked.sort(key=itemgetter(0), reverse=True)
+        return size, [area for _, area in ranked]
 
 
 def read_runs(segmentation: Any, size: tuple[int, int], location: str) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Masks drawn from the areas that a file lists: shapes as Pillow fills them, and runs of pixels."""
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,11 +52,9 @@ class Area(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnMask(RenderedMask):
-    """The areas of an image, later ones over earlier ones.
+    """The areas of an image, later ones over earlier ones; each format has its own class.
 
     Args:
-        read_areas: reads (H, W) and the areas of a mask, from the lowest to the highest, as its format has them. Raises
-            DataError, with the file and the annotation.
         files: the files of annotations; "" if the image has none.
         image: the image file; "" if the image is in the file of annotations.
         values: the mask value of each class of the files.
@@ -63,17 +62,19 @@ class DrawnMask(RenderedMask):
         bits: pairs of a mask value and its bit, if the mask is of classes that may overlap; else None.
     """
 
-    read_areas: Callable[["DrawnMask"], tuple[tuple[int, int], list[Area]]]
     files: tuple[str, ...]
     image: str
     values: dict[Any, int]
     entry: bytes = b""
     bits: tuple[tuple[MaskValue, int], ...] | None = None
 
+    @abstractmethod
+    def read_areas(self) -> tuple[tuple[int, int], list[Area]]:
+        """(H, W) and the areas, from the lowest to the highest. Raises DataError, with the file and the annotation."""
+
     def __repr__(self) -> str:
-        """The same text in every process, and as in earlier versions: the content keys of windows are made from it."""
-        _, _, module = self.read_areas.__module__.rpartition(".")
-        text = f"{module.capitalize()}Mask(file={self.files[0]!r}, image={self.image!r}, values={self.values!r}"
+        """The text of the first version, with the names of its fields: the content keys of windows are made from it."""
+        text = f"{type(self).__name__}(file={self.files[0]!r}, image={self.image!r}, values={self.values!r}"
         if self.entry:
             text += f", files={self.files!r}, entry={self.entry!r}"
         return f"{text})" if self.bits is None else f"ObjectBits(mask={text}), bits={self.bits!r})"
@@ -86,7 +87,7 @@ class DrawnMask(RenderedMask):
         return values.astype(number_type(self.values.values()))[numbers]
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size, areas = self.read_areas(self)
+        size, areas = self.read_areas()
         picture = Image.new("I", size[::-1])
         values = [0]
         number_by_group: dict[tuple[int, str], int] = {}
@@ -102,7 +103,7 @@ class DrawnMask(RenderedMask):
         return np.asarray(picture), np.array(values)
 
     def objects(self) -> Counter[int]:
-        _, areas = self.read_areas(self)
+        _, areas = self.read_areas()
         objects: set[tuple[int, int | str]] = set()
         for number, area in enumerate(areas):
             objects.add((area.shown_value, number if area.group is None else str(area.group)))
@@ -114,7 +115,7 @@ class DrawnMask(RenderedMask):
         Background removes all classes, and an ignored value makes all classes unknown. A crowd makes its own class
         unknown where no object of it lies.
         """
-        size, areas = self.read_areas(self)
+        size, areas = self.read_areas()
         truth = np.zeros(size, np.int64)
         unknown = np.zeros(size, np.int64)
         for bit in set(bit_by_value.values()):

@@ -94,25 +94,28 @@ class LabelmeImage(EmbeddedImage):
             return b64decode(content["imageData"])
 
 
-def read_areas(mask: DrawnMask) -> tuple[tuple[int, int], list[Area]]:
-    """(H, W), and the shapes of a file, later ones on top."""
-    (file,) = mask.files
-    content = read_labelme(file)
-    if not mask.image and not content.get("imageData"):
-        raise DataError(f"{file} has no image file beside it, and holds none")
-    picture = mask.image or LabelmeImage(file).read()
-    picture_size, _ = read_header(picture, mask.image or f"{file}: imageData")
-    size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, file)
-    areas: list[Area] = []
-    for number, shape in enumerate(content["shapes"], 1):
-        location = f"{file}: shape {number}"
-        label = label_of(shape)
-        if label not in mask.values:
-            problem = f"is called {label!r}, which {LABELS} does not list" if label else "has no label"
-            raise DataError(f"{location} {problem}")
-        outline = outline_of(shape, f"{location} ({label})")
-        areas.append(Area(mask.values[label], outline, shape.get("group_id")))
-    return size, areas
+class LabelmeMask(DrawnMask):
+    """The shapes of a file."""
+
+    def read_areas(self) -> tuple[tuple[int, int], list[Area]]:
+        """(H, W), and the shapes, later ones on top."""
+        (file,) = self.files
+        content = read_labelme(file)
+        if not self.image and not content.get("imageData"):
+            raise DataError(f"{file} has no image file beside it, and holds none")
+        picture = self.image or LabelmeImage(file).read()
+        picture_size, _ = read_header(picture, self.image or f"{file}: imageData")
+        size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, file)
+        areas: list[Area] = []
+        for number, shape in enumerate(content["shapes"], 1):
+            location = f"{file}: shape {number}"
+            label = label_of(shape)
+            if label not in self.values:
+                problem = f"is called {label!r}, which {LABELS} does not list" if label else "has no label"
+                raise DataError(f"{location} {problem}")
+            outline = outline_of(shape, f"{location} ({label})")
+            areas.append(Area(self.values[label], outline, shape.get("group_id")))
+        return size, areas
 
 
 def read_labelme(file: str) -> dict[str, Any]:
@@ -166,8 +169,8 @@ def _disc(center: np.ndarray, radius: float) -> Outline:
 
 def labelme_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, from its own file or else from the JSON file, and its mask."""
-    image = "".join(row.images)
-    return image or LabelmeImage(row.targets[0]), DrawnMask(read_areas, row.targets, image, values)
+    image = row.images[0] if row.images else ""
+    return image or LabelmeImage(row.targets[0]), LabelmeMask(row.targets, image, values)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:

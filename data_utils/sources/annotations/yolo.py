@@ -41,22 +41,25 @@ CLASS_INDEX = re.compile(r"([0-9]{1,9})(?:\.0*)?")  # 3, or 3.0 as tables of flo
 
 def yolo_sources(row: FileRow, values: dict[int, int]) -> Sources:
     """An image, and the mask of its polygons; `values` are the mask values of the class indices."""
-    return row.images[0], DrawnMask(read_areas, row.targets, row.images[0], values)
+    return row.images[0], YoloMask(row.targets, row.images[0], values)
 
 
-def read_areas(mask: DrawnMask) -> tuple[tuple[int, int], list[Area]]:
-    """(H, W), and the polygons of an image, objects of less area on top."""
-    (file,) = mask.files
-    size, _ = read_header(mask.image, mask.image)
-    areas: list[tuple[float, Area]] = []
-    for number, line in enumerate(lines_of(file), 1):
-        if line.split():
-            index, shares = parse_line(line, f"{file}: line {number}", len(mask.values))
-            x, y = (shares * size[::-1]).T
-            surface = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
-            areas.append((surface, Area(mask.values[index], polygon(np.stack([x, y], axis=1)))))
-    areas.sort(key=lambda pair: pair[0], reverse=True)
-    return size, [area for _, area in areas]
+class YoloMask(DrawnMask):
+    """The polygons of a text file."""
+
+    def read_areas(self) -> tuple[tuple[int, int], list[Area]]:
+        """(H, W), and the polygons, objects of less area on top."""
+        (file,) = self.files
+        size, _ = read_header(self.image, self.image)
+        areas: list[tuple[float, Area]] = []
+        for number, line in enumerate(lines_of(file), 1):
+            if line.split():
+                index, shares = parse_line(line, f"{file}: line {number}", len(self.values))
+                x, y = (shares * size[::-1]).T
+                surface = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2  # shoelace formula
+                areas.append((surface, Area(self.values[index], polygon(np.stack([x, y], axis=1)))))
+        areas.sort(key=lambda pair: pair[0], reverse=True)
+        return size, [area for _, area in areas]
 
 
 def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:

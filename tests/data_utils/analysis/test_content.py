@@ -26,8 +26,9 @@ from data_utils.image_io.formats import (
     VolumeFile,
 )
 from data_utils.image_io.places import Grid, Place, PlacedMask
-from data_utils.sources.annotations import coco, labelme, yolo
-from data_utils.sources.annotations.drawn import DrawnMask
+from data_utils.sources.annotations.coco import CocoMask
+from data_utils.sources.annotations.labelme import LabelmeMask
+from data_utils.sources.annotations.yolo import YoloMask
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records
 
@@ -151,7 +152,7 @@ def test_streams_do_not_count():
 
 
 PLACE = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), 32633, ())
-COCO = DrawnMask(coco.read_areas, ("a.json", "b.json"), "a.tif", {"cell": 1}, b"{}")
+COCO = CocoMask(("a.json", "b.json"), "a.tif", {"cell": 1}, b"{}")
 
 
 def placed(mask: ImageSource) -> PlacedMask:
@@ -168,8 +169,8 @@ def window(mask: ImageSource) -> SceneWindow:
     [
         (window(COCO), "01dbfbd47fd4"),
         (window(replace(COCO, bits=((1, 0),))), "e4fa4af2cdec"),
-        (window(DrawnMask(labelme.read_areas, ("a.json",), "a.tif", {"cell": 1})), "e0d1ac2445b2"),
-        (window(DrawnMask(yolo.read_areas, ("a.txt",), "a.tif", {0: 1})), "5f7976e2ef27"),
+        (window(LabelmeMask(("a.json",), "a.tif", {"cell": 1})), "e0d1ac2445b2"),
+        (window(YoloMask(("a.txt",), "a.tif", {0: 1})), "5f7976e2ef27"),
         (window(placed("m.png")), "85ee22fa95b2"),
         (placed(np.array([[0, 1], [2, 3]], np.uint8)), "85b5fb68c027"),
         (placed(np.array([[0, 1], [2, 3]], np.uint16)), "38de92aca909"),

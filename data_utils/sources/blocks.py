@@ -81,18 +81,19 @@ def _window(record: Record, part: Sequence[int]) -> Record:
     """A window of an image; a part is its top, bottom, left and right, and (H, W) of the image."""
     if _is_whole(part):
         return record
-    box = Box(*part[:4])
-    size = (part[4], part[5])
-    image = SceneWindow(record["image"], record["name"], size, box)
-    mask = SceneWindow(record["target"], record["name"], size, box)
+    *sides, height, width = part
+    name = record["name"]
+    image = SceneWindow(record["image"], name, (height, width), Box(*sides))
+    mask = SceneWindow(record["target"], name, (height, width), Box(*sides))
     return {**record, "image": image, "target": mask}
 
 
 def _window_name(name: str, part: Sequence[int]) -> str:
     if _is_whole(part):
         return name
+    top, _, left, *_ = part
     path = Path(name)
-    return str(path.with_name(f"{path.stem}_{part[0]}_{part[2]}{path.suffix}"))
+    return str(path.with_name(f"{path.stem}_{top}_{left}{path.suffix}"))
 
 
 def _is_whole(part: Sequence[int]) -> bool:

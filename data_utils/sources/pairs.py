@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -72,36 +73,41 @@ def pair(
     if is_named_by_case:
         paired = natural_order(paired)
 
-    def rows() -> Iterator[FileRow]:
-        """The rows one by one: a million of them would be traversed by the garbage collector again and again."""
-        for case in paired:
-            images = as_files(cases.images[case])
-            yield FileRow(case if is_named_by_case else images[0], images, as_files(cases.masks[case]))
+    rows = _rows(cases, paired, is_named_by_case)
+    full_hint = partial(_pairing_hint, cases, hint)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=full_hint)
 
-    def pairing_hint() -> str:
-        """What to do about names that do not match, first those that differ in case or in their folders alone."""
-        text = "" if hint is None else hint()
-        images = [name for name in cases.images if name not in cases.masks]
-        masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
-        for name in images:
-            mask = masks.get(name.casefold())
-            if mask:
-                return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
-        masks = {os.path.basename(name): name for name in masks.values()}
-        for name in images:
-            mask = masks.get(os.path.basename(name))
-            if mask:
-                return (
-                    f"{text}; image {name} and mask {mask} lie in different folders: arrange both alike or, if these"
-                    " are folders of classes, give --task overlapping"
-                )
-        text = text if text or paired else "; masks have the names of their images"
-        if images and masks:
-            first_mask, *_ = natural_order(masks.values())
-            text += f"; the first image without mask is called {images[0]}, the first mask without image {first_mask}"
-        return text
 
-    return open_rows(folders, rows(), unpaired, metadata, allow_unpaired, sources, *options, hint=pairing_hint)
+def _rows(cases: Cases, paired: Iterable[str], is_named_by_case: bool) -> Iterator[FileRow]:
+    """The rows one by one: a million of them would be traversed by the garbage collector again and again."""
+    for case in paired:
+        images = as_files(cases.images[case])
+        yield FileRow(case if is_named_by_case else images[0], images, as_files(cases.masks[case]))
+
+
+def _pairing_hint(cases: Cases, hint: Hint | None) -> str:
+    """What to do about names that do not match, first those that differ in case or in their folders alone."""
+    text = "" if hint is None else hint()
+    images = [name for name in cases.images if name not in cases.masks]
+    masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
+    for name in images:
+        mask = masks.get(name.casefold())
+        if mask:
+            return f"{text}; {name} and {mask} differ in upper and lower case: name both alike"
+    masks = {os.path.basename(name): name for name in masks.values()}
+    for name in images:
+        mask = masks.get(os.path.basename(name))
+        if mask:
+            return (
+                f"{text}; image {name} and mask {mask} lie in different folders: arrange both alike or, if these"
+                " are folders of classes, give --task overlapping"
+            )
+    if not text and len(images) == len(cases.images):
+        text = "; masks have the names of their images"
+    if images and masks:
+        first_mask, *_ = natural_order(masks.values())
+        text += f"; the first image without mask is called {images[0]}, the first mask without image {first_mask}"
+    return text
 
 
 def as_files(file: str | Files) -> Files:

@@ -94,7 +94,7 @@ def pair_pages(
             indices.append(index)
             parts.append([number if len(image_pages) > 1 else 0, mask_page, *pages])
     width = max(map(len, parts))
-    if len(indices) == len(records) and width == len(("number", "mask", "image")):
+    if len(indices) == len(records) and width == 3:  # every image is one page, which holds all channels
         return records
     rows = [part + [-1] * (width - len(part)) for part in parts]
     return divide(records, np.array(indices), np.array(rows, np.int32), _page_name, _page)
@@ -123,8 +123,9 @@ def _page(record: Record, part: Sequence[int]) -> Record:
 
 
 def _page_name(name: str, part: Sequence[int]) -> str:
+    number, *_ = part
     stem, extension = os.path.splitext(name)
-    return f"{stem}_{part[0]:04}{extension}" if part[0] else name
+    return f"{stem}_{number:04}{extension}" if number else name
 
 
 def find_scenes(images: Path, masks: Path, config: DataConfig) -> Records | None:

@@ -294,7 +294,8 @@ def _depth(record: Record) -> int:
 
 
 def _slice_name(name: str, part: Sequence[int]) -> str:
-    return f"{name}_{part[0] + 1:04}"
+    (z,) = part
+    return f"{name}_{z + 1:04}"
 
 
 def _slice(record: Record, part: Sequence[int]) -> Record:

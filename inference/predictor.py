@@ -30,7 +30,7 @@ from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.resizing import resize_logits, resize_strips
 from inference.tiling.stream import stream_image, stream_logits
 from inference.views import average, average_views, mirror_back
-from runtime.device import download, full_precision, upload
+from runtime.device import full_precision, upload
 from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.landmarks.decode import PredictedPoints
@@ -153,8 +153,8 @@ class Predictor:
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
         for logits in self.strips(volume, name):
-            (probabilities,) = download([self.task.probabilities(logits[None])])
-            yield from probabilities[0].numpy().swapaxes(0, 1)
+            (probabilities,) = self.task.probabilities(logits[None]).cpu()
+            yield from probabilities.numpy().swapaxes(0, 1)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:

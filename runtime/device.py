@@ -3,7 +3,7 @@
 A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -38,13 +38,11 @@ def upload_like(values: Tensor | Sequence[float], tensor: Tensor) -> Tensor:
     return upload(torch.as_tensor(values).to(tensor.dtype), tensor.device)
 
 
-def download(tensors: Sequence[Tensor]) -> list[Tensor]:
+def download(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of one device copied to the CPU; the host waits once for all. Tensors of the CPU are not copied."""
-    if not tensors:
-        return []
-    # the copies end in the order of their queue, so waiting for the last one is enough
-    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]]
-    copies.append(tensors[-1].to("cpu"))
+    copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values()}:
+        wait_for(device)
     return copies
 
 

@@ -100,8 +100,7 @@ def _decode(task: Task, logits: Tensor, name: str, wanted: Collection[str]) -> d
     certainty = task.certainty(batch) if "certainty" in wanted else None
     if certainty is not None:
         tensors["certainty"] = certainty
-    copies = download(list(tensors.values()))
-    arrays = {field: copy[0].numpy() for field, copy in zip(tensors, copies, strict=True)}
+    arrays = {field: copy[0].numpy() for field, copy in download(tensors).items()}
     if arrays.pop("has_infinite"):
         raise ImageError(
             f"{name}: the network's outputs are not finite numbers; the model is damaged, or the image has values far"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from accelerate import Accelerator
@@ -13,7 +12,6 @@ from data_utils.sources.records import Records
 from data_utils.target import Target
 from inference.views import predict_strips
 from runtime.console import listing, track
-from runtime.device import download
 from runtime.errors import TrainingError
 from tasks.calibration import calibration_error, no_counts
 from tasks.step_loss import StepLoss
@@ -105,17 +103,18 @@ def evaluate(
                 counts = counts + task.counts(target)
                 sums = sums + image_sums.to(counts.dtype)
     model.train()
-    kept = [[scores.sums, scores.by_image] for scores in scores_of_variants]
-    sums, counts, *results = accelerator.reduce([sums, counts, reliability, unreadable, *chain(*kept)], "sum")
-    loss = (sums / torch.where(counts > 0, counts, 1)).sum()
-    loss, reliability, unreadable, *results = download([loss, *results])  # one wait for the device
-    for scores, own_sums, by_image in zip(scores_of_variants, results[::2], results[1::2], strict=True):
-        scores.sums, scores.by_image, scores.reliability = own_sums, by_image, reliability
+    sums, counts, reliability, unreadable = accelerator.reduce([sums, counts, reliability, unreadable], "sum")
+    unreadable = unreadable.to("cpu", non_blocking=True)
+    for scores in scores_of_variants:
+        totals = accelerator.reduce([scores.sums, scores.by_image], "sum")
+        scores.sums, scores.by_image = (total.to("cpu", non_blocking=True) for total in totals)
+        scores.reliability = reliability.to("cpu", non_blocking=True)
+    loss = (sums / torch.where(counts > 0, counts, 1)).sum().item()  # the host waits, and all copies above are complete
     best = 0
     if len(variants) > 1:
         best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
     unreadable_indices = unreadable.nonzero().flatten().tolist()
-    return Evaluation(step, loss.item(), scores_of_variants[best], unreadable_indices, variants[best])
+    return Evaluation(step, loss, scores_of_variants[best], unreadable_indices, variants[best])
 
 
 def read_strips(

@@ -194,8 +194,8 @@ class UNet(
     def _save_pretrained(self, save_directory: Path) -> None:
         # channels-last weights are not contiguous, and safetensors takes only contiguous ones
         state = self.published_state()
-        copies = download([value.detach() for value in state.values()])
-        weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
+        copies = download({key: value.detach() for key, value in state.items()})
+        weights = {key: value.contiguous() for key, value in copies.items()}
         # not `save_file`: other users may not read its files
         (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(self.config.to_json(), sort_keys=True, indent=2)

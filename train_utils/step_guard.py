@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -22,6 +23,19 @@ from train_utils.sharding import gather_tensor
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
 MESSAGE = 4  # numbers that a process tells the others in a step
+
+
+class QueuedStep(NamedTuple):
+    """A step whose result is not known yet.
+
+    Args:
+        indices: those of this process's records.
+        values: (2 + MESSAGE,), the loss, the gradient norm and the message of the step.
+    """
+
+    number: int
+    indices: list[int]
+    values: LateRead
 
 
 class StepGuard:
@@ -63,9 +77,8 @@ class StepGuard:
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
-        self._values: Tensor  # (2 + MESSAGE,): loss, gradient norm and the message of the step; `check` sets it
-        # of steps whose results are not known yet: number, indices of this process's records, and the values to come
-        self._pending: list[tuple[int, list[int], LateRead]] = []
+        self._values: Tensor  # those of the `QueuedStep`; `check` sets them
+        self._pending: list[QueuedStep] = []
         self._in_a_row = 0
         self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
@@ -113,7 +126,7 @@ class StepGuard:
 
     def end_step(self, indices: list[int]) -> None:
         """Note that step `state.step` is queued; `indices` are the indices of this process's records in it."""
-        self._pending.append((self.state.step, indices, LateRead(self._values)))
+        self._pending.append(QueuedStep(self.state.step, indices, LateRead(self._values)))
 
     def results(self) -> list[StepResult]:
         """The results of the steps that are known now, of all steps where the run logs, evaluates or saves.
@@ -147,14 +160,13 @@ class StepGuard:
             count -= 1
         steps = self._pending[:count]
         self._pending = self._pending[count:]
-        arrived = LateRead.read([values for _, _, values in steps])
         results = []
-        for (number, indices, _), (loss, grad_norm, stop_requests, *message) in zip(steps, arrived, strict=True):
-            share, is_over, affords_evaluation = message
+        for step, values in zip(steps, LateRead.read([step.values for step in steps]), strict=True):
+            loss, grad_norm, stop_requests, share, is_over, affords_evaluation = values
             progress = Progress(share, bool(is_over), bool(affords_evaluation))
-            result = StepResult(number, loss, grad_norm, bool(stop_requests), progress)
+            result = StepResult(step.number, loss, grad_norm, bool(stop_requests), progress)
             results.append(result)
-            self._count(result, indices)
+            self._count(result, step.indices)
         if any(result.is_stop_requested for result in results):
             self.stopping = True
             results += self.settle(everything=True)

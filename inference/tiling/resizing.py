@@ -38,26 +38,20 @@ def strips_at_sizes(
     input that is computed whole is one strip, unless its logits take more than WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
-    tiling = choose_tiling(config, input_size)
     pixels = pixels_per_batch(images.device)
-    whole: list[Tensor] | None = None
+    tiling = choose_tiling(config, input_size)
     if tiling is None:
         whole = _predict_whole(forward, images, config)
-        if whole is None:
-            tiling = choose_tiling(config, input_size, math.ceil(max(input_size) / 4), adds_reach=True)
-            if tiling is None:  # a tile would be a whole image
-                tiling = Tiling(tuple(input_size), (0,) * len(input_size), (1,) * len(input_size), exact=True)
-            pixels = 1  # one tile at a time
-    for index, size in enumerate(sizes):
-        if whole is None:
-            assert tiling is not None
-            strips = stream_image(forward, images[index], tiling, pixels)
-        else:
-            strips = iter([whole[index]])
-        if whole is not None and 4 * config.num_classes * math.prod(size) <= WHOLE_LOGITS:
-            yield (resize_logits(logits[None], size) for logits in strips)
-        else:
-            yield (strip[None] for strip in resize_strips(strips, input_size, size))
+        if whole is not None:
+            yield from map(_strips_of_whole, whole, sizes)
+            return
+        tiling = choose_tiling(config, input_size, math.ceil(max(input_size) / 4), adds_reach=True)
+        if tiling is None:  # a tile would be a whole image
+            tiling = Tiling(tuple(input_size), (0,) * len(input_size), (1,) * len(input_size), exact=True)
+        pixels = 1  # one tile at a time
+    for image, size in zip(images, sizes, strict=True):
+        strips = stream_image(forward, image, tiling, pixels)
+        yield (strip[None] for strip in resize_strips(strips, input_size, size))
 
 
 def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list[Tensor] | None:
@@ -72,6 +66,15 @@ def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list
             raise
         return None
     return logits
+
+
+def _strips_of_whole(logits: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
+    """`strips_at_sizes` of an input, from its logits (outputs, ...) as a whole."""
+    if 4 * len(logits) * math.prod(size) <= WHOLE_LOGITS:
+        yield resize_logits(logits[None], size)
+    else:
+        for strip in resize_strips(iter([logits]), logits.shape[1:], size):
+            yield strip[None]
 
 
 def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

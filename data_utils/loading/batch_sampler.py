@@ -132,7 +132,7 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
     return shapes[shape_by_size].astype(np.int32)[image_sizes.membership]
 
 
-def epoch_steps(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> EpochSteps:
+def steps_by_shape(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> EpochSteps:
     """The steps of one epoch: every image once, ceil(N / batch_size) batches, only one of them short.
 
     Batches hold images of one padded shape; the remaining images of all shapes are combined by size, to be padded to
@@ -154,7 +154,11 @@ def epoch_steps(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) ->
     remaining = remaining[np.argsort(pixels, kind="stable")]
     sequence = np.concatenate([*full_batches, remaining])
     starts = batch_size * rng.permutation(math.ceil(len(sequence) / batch_size))
-    return lambda step: sequence[starts[step] : starts[step] + batch_size]
+
+    def images(step: int) -> np.ndarray:
+        return sequence[starts[step] : starts[step] + batch_size]
+
+    return images
 
 
 def _numbers(count: int) -> np.ndarray:
@@ -226,7 +230,7 @@ class TrainingSampler:
     def epoch_steps(self, epoch: int) -> EpochSteps:
         """The steps of one epoch."""
         if self.group_sizes is None:
-            return epoch_steps(self.shapes, self.batch_split.batch_size, self.seed, epoch)
+            return steps_by_shape(self.shapes, self.batch_split.batch_size, self.seed, epoch)
         return stream_steps(self.group_sizes, self.batch_split.batch_size, self.seed, epoch)
 
     def __iter__(self) -> Iterator[list[Slot]]:

@@ -298,7 +298,7 @@ def is_readable(name: str) -> bool:
 
 
 def walk(root: Path, *, strict: bool = False) -> Iterator[tuple[str, list[str], Sequence[str]]]:
-    """Do as `os.walk` does, and follow links to folders.
+    """Do as `os.walk` does, and follow links to folders; whoever takes names out of a list of folders leaves these out.
 
     Args:
         strict: whether folders that cannot be read raise DataError; else they are left out.
@@ -318,7 +318,7 @@ def walk(root: Path, *, strict: bool = False) -> Iterator[tuple[str, list[str], 
             target = os.path.realpath(link)
             if Path(os.path.realpath(parent)).is_relative_to(target):
                 raise DataError(f"{link} is a link to {target}, a folder that holds the link itself; remove the link")
-        wanted_folders = list(folders)
+        wanted_folders = list(folders)  # a copy, since the listing may be kept
         yield parent, wanted_folders, names
         parents += [os.path.join(parent, name) for name in reversed(wanted_folders)]
 

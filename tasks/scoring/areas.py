@@ -16,6 +16,12 @@ SIZES = (64, 256, 1024, 4096)  # limits, in pixels, of the ranges of sizes in wh
 BINS = len(SIZES) + 1
 AREA = 1  # a pixel of an area
 HIT = 2  # a pixel of an area that the other mask has, too
+# the columns of counts
+TRUE_BY_SIZE = slice(BINS)
+FOUND_BY_SIZE = slice(BINS, 2 * BINS)
+PREDICTED = 2 * BINS
+FALSE = PREDICTED + 1
+COLUMNS = FALSE + 1
 
 
 def size_labels() -> list[str]:
@@ -27,7 +33,7 @@ def size_labels() -> list[str]:
 
 
 def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
-    """The counts (classes, 2 * BINS + 2) int64 of areas of class indices (*spatial); the first class is background.
+    """The counts (classes, COLUMNS) int64 of areas of class indices (*spatial); the first class is background.
 
     The columns are the areas of the true mask by their size, those of them that are found, the areas of the
     prediction, and those of them in which the true mask has no pixel of their class; they add up over images. An area
@@ -35,7 +41,7 @@ def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.nda
     """
     from scipy.ndimage import find_objects
 
-    counts = np.zeros((classes, 2 * BINS + 2), np.int64)
+    counts = np.zeros((classes, COLUMNS), np.int64)
     true_boxes = find_objects(true, classes - 1)
     release(true)
     predicted_boxes = find_objects(predicted, classes - 1)
@@ -44,11 +50,12 @@ def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.nda
         if true_box:
             sizes, hits = _areas(_strips(true, predicted, true, index, true_box))
             bins = np.searchsorted(SIZES, sizes, side="right")
-            counts[index, :BINS] = np.bincount(bins, minlength=BINS)
-            counts[index, BINS : 2 * BINS] = np.bincount(bins[hits > 0], minlength=BINS)
+            counts[index, TRUE_BY_SIZE] = np.bincount(bins, minlength=BINS)
+            counts[index, FOUND_BY_SIZE] = np.bincount(bins[hits > 0], minlength=BINS)
         if predicted_box:
             _, hits = _areas(_strips(predicted, true, true, index, predicted_box))
-            counts[index, -2:] = len(hits), (hits == 0).sum()
+            counts[index, PREDICTED] = len(hits)
+            counts[index, FALSE] = (hits == 0).sum()
     return counts
 
 
@@ -98,12 +105,12 @@ def area_report(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     by_class = {}
     for name, row in zip(names[1:], counts[1:].tolist(), strict=True):
         by_class[name] = {
-            "areas": sum(row[:BINS]),
-            "found": sum(row[BINS : 2 * BINS]),
-            "areas_by_size": row[:BINS],
-            "found_by_size": row[BINS : 2 * BINS],
-            "predicted": row[-2],
-            "false": row[-1],
+            "areas": sum(row[TRUE_BY_SIZE]),
+            "found": sum(row[FOUND_BY_SIZE]),
+            "areas_by_size": row[TRUE_BY_SIZE],
+            "found_by_size": row[FOUND_BY_SIZE],
+            "predicted": row[PREDICTED],
+            "false": row[FALSE],
         }
     return {"sizes": SIZES, "by_class": by_class}
 

@@ -6,7 +6,7 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 import os
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -60,13 +60,17 @@ POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, 
 POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
 
+# path of a JSON file below its folder -> the path of its image below the folder of images, "" if the image is in the
+# file itself, None if there is none; and what else the file holds
+LabelmeFiles = dict[str, tuple[str | None, "Contents"]]
+
+
 class Contents(NamedTuple):
     """What a JSON file holds beside its areas and its picture.
 
     Args:
         labels: those of its areas and points, each once.
-        image: the image that it names, "" if it names none; as `read_folder` gives it, the path of its image below the
-            folder of images, "" if the image is in the file itself, None if there is none.
+        named_image: the image that it names; "" if it names none.
         is_embedded: whether the image is in the file itself.
         areas: how many of the shapes are not points.
         size: the (H, W) that it states, of any type.
@@ -74,7 +78,7 @@ class Contents(NamedTuple):
     """
 
     labels: Sequence[str]
-    image: str | None
+    named_image: str
     is_embedded: bool
     areas: int
     size: Sequence[Any]
@@ -197,8 +201,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     labels_files = [folder.root / LABELS, *(files / LABELS for _, files in splits.values())]
     labels_file = next((path for path in labels_files if path.is_file()), None)
     if labels_file is None:
-        all_contents = chain.from_iterable(files.values() for files in files_by_split.values())
-        names = sorted(set(chain.from_iterable(contents.labels for contents in all_contents)))
+        all_files = chain.from_iterable(files.values() for files in files_by_split.values())
+        names = sorted(set(chain.from_iterable(contents.labels for _, contents in all_files)))
     else:
         names = lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
@@ -210,8 +214,8 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     return f"labelme ({json_folder})", split_openers(locations, open_records, *settings)
 
 
-def read_folder(folders: tuple[Path, Path]) -> dict[str, Contents]:
-    """What the JSON files of a folder hold, by their paths below it; it is cached until a file changes.
+def read_folder(folders: tuple[Path, Path]) -> LabelmeFiles:
+    """The JSON files of a folder; what they hold is cached until a file changes.
 
     Their images are in another folder: that of the file's stem, or else the one that the file names.
     """
@@ -219,16 +223,16 @@ def read_folder(folders: tuple[Path, Path]) -> dict[str, Contents]:
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}  # all may be in JSON files
-    found: dict[str, Contents] = {}
+    found: LabelmeFiles = {}
     for file, fields in zip(files, load_or_read_each("labels of labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
         if image is None:
-            path = find_file(contents.image or "", [os.path.join(folder, os.path.dirname(file)), str(images)])
+            path = find_file(contents.named_image, [os.path.join(folder, os.path.dirname(file)), str(images)])
             image = path and os.path.relpath(path, images)
         if image is None and contents.is_embedded:
             image = ""
-        found[file] = contents._replace(image=image)
+        found[file] = image, contents
     return found
 
 
@@ -258,19 +262,15 @@ def contents_of(path: str) -> Contents:
 
 
 def open_records(
-    folders: tuple[Path, Path],
-    files: Mapping[str, Contents],
-    classes: NamedClasses,
-    values: dict[str, int],
-    allow_unpaired: bool,
+    folders: tuple[Path, Path], files: LabelmeFiles, classes: NamedClasses, values: dict[str, int], allow_unpaired: bool
 ) -> Records:
     """The images of JSON files."""
     rows: list[FileRow] = []
     files_by_image: dict[str | None, list[str]] = defaultdict(list)
-    for path, contents in files.items():
-        files_by_image[contents.image].append(path)
-        if contents.image is not None:
-            rows.append(FileRow(contents.image or path, (contents.image,), (path,)))
+    for path, (image, _) in files.items():
+        files_by_image[image].append(path)
+        if image is not None:
+            rows.append(FileRow(image or path, (image,), (path,)))
     conflicts: list[str] = []
     for image, paths in files_by_image.items():
         if image and len(paths) > 1:

@@ -27,7 +27,8 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     """
     splits = labelme.find(root, named_splits)
     files_by_split = {split: labelme.read_folder(folders) for split, folders in splits.items()}
-    all_contents = list(chain.from_iterable(files.values() for files in files_by_split.values()))
+    all_files = chain.from_iterable(files.values() for files in files_by_split.values())
+    all_contents = [contents for _, contents in all_files]
     if not any(contents.points for contents in all_contents):
         return {}
     if any(contents.areas for contents in all_contents) and not explicit:
@@ -38,9 +39,9 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     tables: dict[str, PointTable] = {}
     for split, (images, folder) in splits.items():
         entries: list[ImagePoints] = []
-        for file, contents in files_by_split[split].items():
-            path = images / (contents.image or os.path.splitext(file)[0])
-            if contents.image == "":
+        for file, (image, contents) in files_by_split[split].items():
+            path = images / (image or os.path.splitext(file)[0])
+            if image == "":
                 path = folder / file
             if not contents.labels:
                 if not labelme.is_labelme(folder / file):  # it belongs to something else
@@ -71,16 +72,18 @@ def points_of(file: Path, image: str, contents: Contents) -> ImagePoints:
 def write(table: PointTable) -> str:
     """The content of a file with the points of one image."""
     (entry,) = table.entries
-    shapes: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # of points that are there, and of others
+    present: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for name, point in table.points(0).items():
         if point.position:
             shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
             shape |= {"description": point.note, "shape_type": "point", "flags": {}, "mask": None}
-            shapes[point.state == PRESENT].append(shape)
-    content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes[True]}
+            shapes = present if point.state == PRESENT else others
+            shapes.append(shape)
+    content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": present}
     content |= {"imagePath": entry.image, "imageData": None}
     if entry.size is not None:
         content["imageHeight"], content["imageWidth"] = entry.size
-    if shapes[False]:
-        content[labelme.ABSENT] = shapes[False]
+    if others:
+        content[labelme.ABSENT] = others
     return json.dumps(content, indent=2) + "\n"

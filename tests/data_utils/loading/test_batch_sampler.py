@@ -15,8 +15,8 @@ from data_utils.loading.batch_sampler import (
     EvaluationSampler,
     Slot,
     TrainingSampler,
-    epoch_steps,
     padded_shapes,
+    steps_by_shape,
     stream_steps,
 )
 
@@ -201,7 +201,7 @@ def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes(p
 def test_the_order_of_images_is_the_one_that_older_runs_had(dims, count, kinds, batch_size, first, sixth):
     # the digests are of the first version, which made a list of all batches
     shapes = padded_shapes(sizes(count, kinds, dims=dims))
-    epochs = [epoch_steps(distinct_rows(shapes), batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
+    epochs = [steps_by_shape(distinct_rows(shapes), batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
     assert [order_digest(steps, shapes, batch_size) for steps in epochs] == [first, sixth]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from runtime.errors import ModelError
 from unet.config import MaskValue, Preprocess, UNetConfig
 from unet.model import UNet
-from unet.model_files import check_numbers, weights_problem
+from unet.model_files import check_numbers
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
 RENAMED = {  # Pytorch-UNet's name -> our name; the numbers of down1... and up1... change too
@@ -118,7 +118,7 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
         ),
     )
     check_numbers(weights)
-    problem = weights_problem(UNet, config, weights)
+    problem = UNet.weights_problem(config, weights)
     if problem:
         raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} (our names)")
     model = UNet(config)

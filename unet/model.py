@@ -18,7 +18,7 @@ from runtime.errors import ModelError, one_line
 from unet.backbone import Encoder
 from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up, recompute_blocks
 from unet.config import Axes, UNetConfig
-from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
+from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, layer_counts, read_config, read_weights
 
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
@@ -217,7 +217,7 @@ class UNet(
         try:
             config = read_config(find(CONFIG_NAME))
             weights = read_weights(find(WEIGHTS_NAME))
-            problem = weights_problem(cls, config, weights)
+            problem = cls.weights_problem(config, weights)
             if problem:
                 raise ValueError(f"{WEIGHTS_NAME} {problem}, unlike the network of {CONFIG_NAME}")
             model = cls(config)
@@ -228,6 +228,28 @@ class UNet(
             # torch lists wrong weights over many lines
             raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
         return model.eval()
+
+    @classmethod
+    def weights_problem(cls, config: UNetConfig, weights: dict[str, Tensor]) -> str | None:
+        """How `weights` differ from the weights of the config's network, in words; None if they fit.
+
+        The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes
+        depend on the size of its file, not on a number in it.
+        """
+        layers = max(config.depth, *layer_counts(config.encoder or {}))
+        channels = max(config.in_channels, config.num_classes)
+        values = sum(weight.numel() for weight in weights.values())
+        if layers > len(weights) or channels > values:
+            return f"has fewer than {layers:,} layers or {channels:,} channels"
+        try:
+            with torch.device("meta"):
+                outline = cls(config)
+            outline.load_state_dict(weights, assign=True)
+        except ModelError:
+            raise
+        except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
+            return f"does not fit ({one_line(error)})"
+        return None
 
 
 def _level_channels(config: UNetConfig) -> tuple[list[int], list[int]]:

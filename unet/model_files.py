@@ -1,16 +1,14 @@
-"""The files of a model, its configuration and its weights: where they are, and whether they fit each other."""
+"""The files of a model, its configuration and its weights: where they are, and whether they are whole."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from runtime.documents import read_json
-from runtime.errors import ModelError, one_line
+from runtime.errors import ModelError
 from unet.config import UNetConfig
 
 CONFIG_NAME = "config.json"
@@ -59,30 +57,6 @@ def check_numbers(weights: dict[str, Tensor]) -> None:
     names = [name for name, values in weights.items() if not bool(values.isfinite().all())]
     if names:
         raise ValueError(f"is damaged: {len(names)} weights are no finite numbers, such as {names[0]}")
-
-
-def weights_problem(
-    new_network: Callable[[UNetConfig], nn.Module], config: UNetConfig, weights: dict[str, Tensor]
-) -> str | None:
-    """How `weights` differ from the weights of the config's network, in words; None if they fit.
-
-    The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes depend
-    on the size of its file, not on a number in it.
-    """
-    layers = max(config.depth, *layer_counts(config.encoder or {}))
-    channels = max(config.in_channels, config.num_classes)
-    values = sum(weight.numel() for weight in weights.values())
-    if layers > len(weights) or channels > values:
-        return f"has fewer than {layers:,} layers or {channels:,} channels"
-    try:
-        with torch.device("meta"):
-            outline = new_network(config)
-        outline.load_state_dict(weights, assign=True)
-    except ModelError:
-        raise
-    except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
-        return f"does not fit ({one_line(error)})"
-    return None
 
 
 def layer_counts(encoder: dict[str, Any]) -> list[int]:

@@ -15,7 +15,6 @@ from support.networks import LITE, randomized, tiny
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import BLOCKS
-from unet.model_files import weights_problem
 
 
 @pytest.mark.parametrize(("upsample", "parameters"), [("transpose", 31_037_698), ("bilinear", 17_263_042)])
@@ -209,7 +208,7 @@ def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeyp
     ],
 )
 def test_weights_are_compared_before_a_network_is_built(settings, problem):
-    assert weights_problem(UNet, tiny(**settings), UNet(tiny()).state_dict()) == problem
+    assert UNet.weights_problem(tiny(**settings), UNet(tiny()).state_dict()) == problem
 
 
 @pytest.mark.parametrize("name", ["runs/modle", "{here}/modle"])

@@ -161,12 +161,13 @@ def same_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:
 
     If one side is equal the other may be a pixel off; a larger difference is a border, or a part cut off.
     """
-    height_difference = abs(first[0] - second[0])
-    width_difference = abs(first[1] - second[1])
-    if height_difference == 0 or width_difference == 0:
-        return max(height_difference, width_difference) <= 1
-    largest = max(first, second, key=lambda size: size[0] * size[1])
-    return abs(first[0] * second[1] - first[1] * second[0]) <= max(largest)
+    height, width = first
+    other_height, other_width = second
+    differences = (abs(height - other_height), abs(width - other_width))
+    if min(differences) == 0:
+        return max(differences) <= 1
+    largest = max(first, second, key=math.prod)
+    return abs(height * other_width - width * other_height) <= max(largest)
 
 
 def nearest(target: int, length: int) -> np.ndarray:

@@ -81,7 +81,9 @@ class SegmentationDataset(Dataset):
         except self.config.skipped_errors as error:
             image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
             return image, self.reader.unknown_target(slot.shape), str(error)
-        return image, self.reader.unknown_target(target.shape) if slot.is_filler else target.renumber(), None
+        if slot.is_filler:
+            return image, self.reader.unknown_target(target.shape), None
+        return image, target.renumber(), None
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""

@@ -5,13 +5,12 @@ import platform
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.image_io.formats import format_remedy
 from data_utils.sources.folder import names_in
-from data_utils.sources.records import Record, Records, Rows, SplitOpeners
+from data_utils.sources.records import Record, Records, Rows, SplitOpeners, split_openers
 from data_utils.sources.streams.remote import file_errors
 from runtime.cache import digest
 from runtime.documents import check_regular
@@ -89,11 +88,10 @@ class HFRows(Rows):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rows = state.pop("rows")
-        are_here = all(Path(file).exists() for file in state.pop("files"))
+        files = state.pop("files")
         self.__dict__ |= state
-        self.rows = None
-        if are_here:
-            self.rows = pickle.loads(rows)
+        are_here = all(Path(file).exists() for file in files)
+        self.rows = pickle.loads(rows) if are_here else None
 
     def open_here(self) -> None:
         """Load the table if its Arrow files are not on this machine. Raises DataError if the table differs here."""
@@ -195,12 +193,13 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
 
 def open_tables(dataset: str, config: str | None, image_column: str | None, mask_column: str | None) -> SplitOpeners:
     """Split -> a function that opens its records. Raises DataError as `load_tables` does."""
-
-    def open_table(split: str, table: "Dataset") -> Records:
-        return Records(HFRows(table, TableName(dataset, config, split), image_column, mask_column))
-
     tables = load_tables(dataset, config)
-    return {split: partial(open_table, split, table) for split, table in tables.items()}
+    locations = {split: (table, TableName(dataset, config, split)) for split, table in tables.items()}
+    return split_openers(locations, _open_table, image_column, mask_column)
+
+
+def _open_table(table: "Dataset", name: TableName, image_column: str | None, mask_column: str | None) -> Records:
+    return Records(HFRows(table, name, image_column, mask_column))
 
 
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:

@@ -201,17 +201,17 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
         return None
     shifts = []
     suspicious = []
-    for number, _, areas, probabilities, mask in worst:
-        place = f"slice {number}: " if run.has_volumes else ""
-        for area in areas:
+    for scored in worst:
+        place = f"slice {scored.number}: " if run.has_volumes else ""
+        for area in scored.areas:
             if area.text:
                 area.text = place + area.text
             if not area.agrees:
                 suspicious.append(area)
-        shift = best_shift(probabilities, mask)
+        shift = best_shift(scored.probabilities, scored.mask)
         if shift is not None:
-            moved = f"{shift[0]:+d} rows and {shift[1]:+d} columns"
-            shifts.append(f"{place}the mask fits better when it is moved by {moved}")
+            rows, columns = shift
+            shifts.append(f"{place}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
     return MaskReview(
         run.info.val.records.shown_name(index),
         run,

@@ -19,7 +19,7 @@ def print_scores(scores: Scores) -> dict:
     )
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     if scores.boundaries:
-        report["boundary"] = scores.boundary = boundary_report(scores.boundaries)
+        report["boundary"] = boundary_report(scores.boundaries)
     say(scores.table())
     calibration = calibration_report(scores.reliability)
     if calibration:

@@ -30,8 +30,7 @@ class Scores(ABC):
             say otherwise, its first column is the compared score of each image.
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
         entries: the entry of each predicted image or volume in metrics.json.
-        boundaries: the `BoundaryScores` of the predicted images, if they are scored.
-        boundary: the scores of all `boundaries` by key, which tables show too; None if they are not scored.
+        boundaries: the `BoundaryScores` of the predicted images, if they are scored; tables show them too.
         areas: the summed results of `count_areas`, if pixels have classes.
     """
 
@@ -40,7 +39,6 @@ class Scores(ABC):
     recorded_by_name: Sequence[str] = ()
     has_background: ClassVar[bool] = True
     reliability: Tensor | None = None
-    boundary: dict[str, Any] | None = None
     areas: np.ndarray | None = None
 
     def __init__(self, sums: Tensor, by_image: Tensor) -> None:

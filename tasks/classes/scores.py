@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.confusion import ClassCounts, class_scores, class_table, confusion_matrix, image_iou
+from tasks.scoring.boundary import boundary_report
 from tasks.tables import Column, Table
 from tasks.task import Scores
 
@@ -61,7 +62,9 @@ class ClassMeans(Scores):
         return [self.names[index] for index in is_unfound.nonzero()[:, 0].tolist()]
 
     def score_tables(self) -> list[Table]:
-        values = self.values | (self.boundary or {})
+        values = self.values
+        if self.boundaries:
+            values |= boundary_report(self.boundaries)
         return [class_table("Classes", "class", self.names, values, self.counts, errors=self.shows_errors)]
 
 

@@ -3,12 +3,14 @@
 Modules: tasks/confusion.py, tasks/classes/scores.py.
 """
 
+import numpy as np
 import pytest
 import torch
 from support.prediction import matrix_of
 
 from tasks.classes.scores import ClassScores
 from tasks.confusion import ClassCounts, class_scores, confusion_matrix, image_iou, replicated_sums, sums_by_cell
+from tasks.scoring.boundary import BoundaryScores
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 
@@ -98,12 +100,13 @@ def test_ignored_pixels_have_no_score():
     assert result["pixel_accuracy"] is None
 
 
-BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
+NAN = float("nan")
+BOUNDARY = BoundaryScores(np.array([1, 0]), np.array([2, 0]), np.array([2.0, NAN]), NAN, np.array([False, False]))
 
 
 def test_a_table_has_a_row_of_scores_for_each_class():
     scores = ClassScores(("a", "b"), MATRIX, torch.zeros(0, 1))
-    scores.boundary = BOUNDARY
+    scores.boundaries.append(BOUNDARY)
     (table,) = scores.score_tables()
     assert table.cells() == [
         ["class", "IoU", "Dice", "bound. IoU", "HD95 (px)", "precision", "recall", "pixels"],

@@ -72,11 +72,12 @@ def to_table(file: CocoFile) -> PointTable | None:
     if not named:
         return None
     if len(named) > 1:
-        name_list = ", ".join(str(category["name"]) for category in named)
+        name_list = ", ".join(str(entry["name"]) for entry in named)
         raise DataError(f"{file.path}: {len(named)} categories have keypoints, {name_list}; keep one of them")
-    names = named[0]["keypoints"]
+    (category,) = named
+    names = category["keypoints"]
     if not isinstance(names, list) or len(set(map(str, names))) < len(names):
-        raise DataError(f"{file.path}: category {named[0]['name']!r} names its keypoints {str(names)[:60]}")
+        raise DataError(f"{file.path}: category {category['name']!r} names its keypoints {str(names)[:60]}")
     names = [str(name) for name in names]
     entries: list[ImagePoints] = []
     for image in file.images:
@@ -85,7 +86,7 @@ def to_table(file: CocoFile) -> PointTable | None:
         labeled: list[Entry] = []  # objects with a known or a predicted keypoint
         for found in file.objects[image["id"]]:
             keypoints = found.get("keypoints")
-            is_named = found["category_id"] == named[0]["id"]
+            is_named = found["category_id"] == category["id"]
             is_predicted = PREDICTED_KEYS[0] in found  # v is 0 where a point was not found, but its place stays
             if is_named and isinstance(keypoints, list) and (is_predicted or any(keypoints[2::3])):
                 labeled.append(found)

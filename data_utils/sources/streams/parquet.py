@@ -63,7 +63,7 @@ class ParquetRows(StreamRows):
 
     def name(self, i: int) -> str:
         group, row = self._locate(i)
-        file, number = self.groups[group, :2].tolist()
+        file, number, _, _ = self.groups[group].tolist()
         column = f"{self.columns['image']}.path"
 
         def path(parquet: Any) -> str | None:
@@ -79,7 +79,7 @@ class ParquetRows(StreamRows):
 
     def _read_group(self, group: int) -> tuple[Any, Any]:
         """Both columns of a row group, still in Arrow's memory."""
-        file, number = self.groups[group, :2].tolist()
+        file, number, _, _ = self.groups[group].tolist()
         columns = list(self.columns.values())
         table = _read(self.files[file], lambda parquet: parquet.read_row_group(number, columns=columns))
         return table.column(self.columns["image"]), table.column(self.columns["mask"])

@@ -64,7 +64,8 @@ class TarRows(StreamRows):
     def name(self, i: int) -> str:
         group, row = self._locate(i)
         names, _ = self.columns
-        return os.fsdecode(names[self.groups[group, 1] + row].item())
+        _, offset, _ = self.groups[group].tolist()
+        return os.fsdecode(names[offset + row].item())
 
     def _read_group(self, group: int) -> list[tuple[bytes, bytes]]:
         return self._read_pairs(group, 0, int(self.group_sizes[group]))

@@ -77,11 +77,11 @@ class Clock:
         self.report_share = report_share
         self.spaces_evaluations = spaces_evaluations
         self.progress = Progress()
-        self._begin: float | None = None  # the share of the time that was over when training began here
-        self._share = 0.0  # the largest one that this process has said
+        self._first_share: float | None = None  # the share of the time that was over when training began here
+        self._largest_share = 0.0  # of those that this process has said
         self._evaluations: list[int] = []  # milliseconds of each
         self._saves: list[int] = []
-        self._last: int | None = None  # when the last step began, unless there was a pause behind it
+        self._step_began: int | None = None  # milliseconds; None after a pause, which is no part of a step
         self._steps: deque[int] = deque(maxlen=RECENT_STEPS)
 
     def now(self) -> int:
@@ -102,22 +102,22 @@ class Clock:
         if not self.budget:
             return Progress()
         now = self.now()
-        if self._last is not None:
-            self._steps.append(now - self._last)
-        self._last = now
-        end = (1 + self.report_share) * self._evaluation + max(self._saves, default=0)
+        if self._step_began is not None:
+            self._steps.append(now - self._step_began)
+        self._step_began = now
+        end = (1 + self.report_share) * self._longest_evaluation + max(self._saves, default=0)
         total = max(1.0, self.budget - RESERVE * end - FINISH)
-        self._share = max(self._share, now / total)  # even if the evaluations become faster
+        self._largest_share = max(self._largest_share, now / total)  # even if the evaluations become faster
         step = max(self._steps, default=0)
         is_over = now + steps_ahead * step > total
-        return Progress(self._share, is_over, self._affords_evaluation(now, step, total))
+        return Progress(self._largest_share, is_over, self._affords_evaluation(now, step, total))
 
     def note(self, results: Sequence[StepResult]) -> None:
         """Take over the progress that came with steps; all processes have the same results."""
         if results:
             self.progress = results[-1].progress
-            if self._begin is None:
-                self._begin = self.progress.share
+            if self._first_share is None:
+                self._first_share = self.progress.share
 
     @contextmanager
     def evaluating(self, accelerator: Accelerator) -> Iterator[None]:
@@ -140,11 +140,11 @@ class Clock:
         begin = self.now()
         yield
         durations.append(self.now() - begin)
-        self._last = None
+        self._step_began = None
 
     def needs_evaluation(self, epochs: float) -> bool:
         """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
-        begin = self._begin or 0.0
+        begin = self._first_share or 0.0
         is_late = epochs >= 1 or FIRST_EVALUATION * (self.progress.share - begin) >= 1 - begin
         return bool(self.budget) and not self._evaluations and is_late
 
@@ -153,15 +153,15 @@ class Clock:
 
         The first one is always made.
         """
-        if not self._evaluations or self._begin is None:
+        if not self._evaluations or self._first_share is None:
             return True
-        if now + 2 * step + self._evaluation > total:
+        if now + 2 * step + self._longest_evaluation > total:
             return False  # the last evaluation is near
         with_another = sum(self._evaluations) * (1 + 1 / len(self._evaluations))
-        return not self.spaces_evaluations or EVALUATION_PART * with_another <= now - self._begin * total
+        return not self.spaces_evaluations or EVALUATION_PART * with_another <= now - self._first_share * total
 
     @property
-    def _evaluation(self) -> int:
+    def _longest_evaluation(self) -> int:
         """Milliseconds of the longest evaluation, without the first one, which warms up, if there are others."""
         return max(self._evaluations[1:] or self._evaluations, default=0)
 

@@ -130,14 +130,15 @@ def read_runs(segmentation: Any, size: tuple[int, int], location: str) -> np.nda
         return np.array(run_lengths(mask.merge(parts)["counts"].decode()))
     rle = segmentation if isinstance(segmentation, dict) else {}
     counts = rle.get("counts")
-    if rle.get("size") != [*size] or not isinstance(counts, list | str):
+    height, width = size
+    if rle.get("size") != [height, width] or not isinstance(counts, list | str):
         raise DataError(
-            f"{location} is no RLE of {size[0]} x {size[1]} (height x width): size {rle.get('size')}, counts"
+            f"{location} is no RLE of {height} x {width} (height x width): size {rle.get('size')}, counts"
             f" {type(counts).__name__}"
         )
     runs = run_lengths(counts) if isinstance(counts, str) else counts
-    if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != size[0] * size[1]:
-        raise DataError(f"{location} has run lengths that do not add up to {size[0]} x {size[1]} pixels")
+    if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
+        raise DataError(f"{location} has run lengths that do not add up to {height} x {width} pixels")
     return np.array(runs)
 
 

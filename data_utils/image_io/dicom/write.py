@@ -77,7 +77,8 @@ def write_segmentation(file: BinaryIO, regions: Regions, series: DicomSeries) ->
         masks = np.stack([regions.mask(index)[order] for index in range(len(regions.names))], axis=-1).astype(np.uint8)
     else:
         masks = regions.labels[order].astype(np.uint16)
-    headers = _headers(series, regions)
+    _check_names(regions.names)
+    headers = _headers(series)
     with image_errors(f"{series.planes[0].path}: its header"):
         segmentation = _segmentation(headers, masks, descriptions)
     segmentation.save_as(file)
@@ -107,19 +108,23 @@ def _segmentation(headers: Sequence[Any], masks: np.ndarray, descriptions: Seque
     return segmentation
 
 
-def _headers(series: DicomSeries, regions: Regions) -> list[Any]:
-    """The headers of the files of a series, with all words on patient and study that a label of these regions needs.
-
-    Words that are missing, or that are no date, time or sex, become empty, as the standard allows. Raises ImageError
-    for a series that a label cannot refer to, and for regions whose names DICOM cannot hold.
-    """
-    from highdicom.enum import PatientSexValues
-
-    for name in regions.names:
+def _check_names(names: Sequence[str]) -> None:
+    """Raises ImageError for a name that DICOM cannot hold."""
+    for name in names:
         if not 0 < len(name) <= LONGEST_NAME or "\\" in name:
             raise ImageError(
                 f"the class {name!r} cannot be named in DICOM: 1 to {LONGEST_NAME} characters, no backslash"
             )
+
+
+def _headers(series: DicomSeries) -> list[Any]:
+    """The headers of the files of a series, with all words on patient and study that a label needs.
+
+    Words that are missing, or that are no date, time or sex, become empty, as the standard allows. Raises ImageError
+    for a series that a label cannot refer to.
+    """
+    from highdicom.enum import PatientSexValues
+
     valuerep = load_pydicom().valuerep
     kinds = {"StudyDate": valuerep.DA, "StudyTime": valuerep.TM, "PatientBirthDate": valuerep.DA}
     kinds["PatientSex"] = PatientSexValues
@@ -143,7 +148,8 @@ def _headers(series: DicomSeries, regions: Regions) -> list[Any]:
 def write_structures(file: BinaryIO, regions: Regions, series: DicomSeries) -> None:
     """Write the outlines of the regions in each slice; a hole is a contour of its own inside another."""
     pydicom = load_pydicom()
-    headers = _headers(series, regions)
+    _check_names(regions.names)
+    headers = _headers(series)
     first = headers[0]
     now = datetime.now()
     dataset = pydicom.Dataset()

@@ -39,7 +39,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         problems[UNPAIRED] += sorted({line for records in splits for line in records.metadata.unpaired})
     for kind, text in all_problems(findings):
         problems[kind].append(text)
-    kind = "volume" if data.train.dims == 3 else "image"
+    kind = data.train.image_kind
     training = counted(len(data.train), f"training {kind}")
     lines = [f"{config.dataset}: {training}, {counted(len(data.val), f'validation {kind}')}"]
     lines += describe_annotations(findings.splits)

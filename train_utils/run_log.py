@@ -269,7 +269,7 @@ class RunLog:
             is_short=self.state.step < FEW_STEPS and not is_good,
             resume=resume,
             images=len(self.info.val),
-            image_kind=self._image_kind,
+            image_kind=self.info.val.records.image_kind,
             unfound=[] if best is None else best.scores.unfound,
             is_generated=self.info.config.dataset == DataConfig.dataset,
             is_cached=self.info.config.cache,
@@ -283,7 +283,7 @@ class RunLog:
             "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
         }
         for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
-            number, _, label = counted(len(images), f"{use} {self._image_kind}").partition(" ")
+            number, _, label = counted(len(images), f"{use} {images.records.image_kind}").partition(" ")
             extent[label] = number
         return extent
 
@@ -294,10 +294,6 @@ class RunLog:
         if self.schedule.total_steps:
             made += f" of {self.schedule.total_steps:,}"
         return made
-
-    @property
-    def _image_kind(self) -> str:
-        return "volume" if self.info.val.records.dims == 3 else "image"
 
     def _write_trace(self, profiler: torch.profiler.profile) -> None:
         """Write traces/process-<n>.json for chrome://tracing; the main process prints the operators that took most."""

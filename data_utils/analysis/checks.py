@@ -118,7 +118,7 @@ def mixed_depths(findings: Findings) -> Iterator[str]:
 def few_images(findings: Findings) -> Iterator[str]:
     """Splits of so few images or volumes that nothing can be learned or scored."""
     lengths = list(map(len, findings.records))
-    kind = "volume" if findings.records[0].dims == 3 else "image"
+    kind = findings.records[0].image_kind
     if findings.class_map is not None and 0 < sum(lengths) < FEW_IMAGES:
         counts = " and ".join(f"{length} for {use}" for length, use in zip(lengths, USES, strict=False))
         images = counted(sum(lengths), f"{kind} is", f"{kind}s are")

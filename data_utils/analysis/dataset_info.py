@@ -133,12 +133,11 @@ class DatasetInfo:
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
-        kind = "image"
+        kind = self.val.records.image_kind
         detail = ""
         spacing = self.preprocess().spacing
         if spacing:
             sides = ", ".join(f"{side:g}" for side in spacing)
-            kind = "volume"
             detail = f", mostly of {sides} mm along z, y, x"
         text = (
             f"{len(self.train)} training and {counted(len(self.val), f'validation {kind}')}{detail},"

@@ -69,7 +69,7 @@ def hold_out(records: Records, config: DataConfig) -> tuple[Records, Records]:
             "at least 2 samples are needed, one to train on and one to validate on;"
             f" the data set has {len(records)}{remedy}"
         )
-    things = "volumes" if records.dims == 3 else "images"
+    things = f"{records.image_kind}s"
     if config.val_blocks is not None:
         records, groups = cut_blocks(records, config)
         things = "blocks"

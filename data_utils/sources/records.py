@@ -353,6 +353,11 @@ class Records:
         return self.metadata.dims
 
     @property
+    def image_kind(self) -> str:
+        """What one of its images is called in messages."""
+        return "volume" if self.dims == 3 else "image"
+
+    @property
     def is_stream(self) -> bool:
         """Whether records are read one behind the other, from files that may be far away."""
         return self.rows.group_sizes is not None

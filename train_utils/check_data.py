@@ -55,8 +55,9 @@ def all_problems(findings: Findings) -> list[Problem]:
     """Mistakes of the data set as a whole, images of other channels than most, and problems of each record."""
     problems = [problem for split in findings.splits for problem in split.problems.values()]
     # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
-    readable_values = len(findings.pixels) - (LOSSY in {problem.kind for problem in problems})
-    mistakes = [mistake for mistake in findings.mistakes if mistake.kind != "classes" or readable_values > 0]
+    has_lossy = any(problem.kind == LOSSY for problem in problems)
+    are_readable = len(findings.pixels) > (1 if has_lossy else 0)
+    mistakes = [mistake for mistake in findings.mistakes if mistake.kind != "classes" or are_readable]
     return [*mistakes, *odd_channels(findings.splits), *problems]
 
 
@@ -154,8 +155,8 @@ def odd_channels(splits: Sequence[SplitInspection]) -> list[Problem]:
     """A problem for each record whose channels differ from most; an image of one channel fits to all others."""
     names_by_channels: dict[int, list[str]] = defaultdict(list)
     for split in splits:
-        grey_fits = split.records.dims == 2
-        for i in np.flatnonzero(split.channels > grey_fits).tolist():
+        fewest = 2 if split.records.dims == 2 else 1
+        for i in np.flatnonzero(split.channels >= fewest).tolist():
             names_by_channels[int(split.channels[i])].append(split.records.name(i))
     usual = max(names_by_channels, key=lambda count: len(names_by_channels[count]), default=1)
     problems = []

@@ -242,12 +242,15 @@ def _sampled_ids(records: Records, reader: ObjectReader) -> Iterator[np.ndarray]
 
 def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
     """Whether most pixels of objects lie in masks with several pieces, specks left aside."""
-    pixels = Counter({True: 0, False: 0})
+    in_several = 0
+    in_one = 0
     for ids in _sampled_ids(records, reader):
         sizes = np.bincount(connected_pieces(ids).ravel())[1:]
-        has_several = (sizes >= SPECK_SHARE * sizes.max(initial=1)).sum() > 1
-        pixels[bool(has_several)] += int(sizes.sum())
-    return pixels[True] > pixels[False]
+        if (sizes >= SPECK_SHARE * sizes.max(initial=1)).sum() > 1:
+            in_several += int(sizes.sum())
+        else:
+            in_one += int(sizes.sum())
+    return in_several > in_one
 
 
 def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap, resolve_classes
-from data_utils.class_names import named_classes, parse_classes
+from data_utils.class_names import named_classes
 from data_utils.image_io.reader import read_mask
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, Preprocess
@@ -14,22 +14,29 @@ from unet.config import IGNORE_INDEX, Preprocess
 COLORS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
 
 
-RESOLVED = [
-    ({0, 1, 255}, None, (0, 1), 255),
-    ({0, 1, 2, 3, 255}, None, (0, 1, 2, 3), 255),
-    ({0, 255}, None, (0, 255), None),
-    ({1, 2, 255}, None, (1, 2, 255), None),
-    ({0, 1, 11}, "11", (0, 1), 11),
-    ({0, 1}, "255", (0, 1), 255),
-    ({0, 1, 255}, "0", (1, 255), 0),
-    (set(COLORS), None, COLORS, None),
-    (set(COLORS), "#000000", COLORS[1:], (0, 0, 0)),
+RESOLVED = [  # values of masks, --classes, --ignore-index -> values of the classes, and the ignored one
+    ({0, 1, 255}, None, None, (0, 1), 255),
+    ({0, 1, 2, 3, 255}, None, None, (0, 1, 2, 3), 255),
+    ({0, 255}, None, None, (0, 255), None),
+    ({1, 2, 255}, None, None, (1, 2, 255), None),
+    ({0, 1, 11}, None, "11", (0, 1), 11),
+    ({0, 1}, None, "255", (0, 1), 255),
+    ({0, 1, 255}, None, "0", (1, 255), 0),
+    ({-3, 0, 1}, None, "-3", (0, 1), -3),
+    (set(COLORS), None, None, COLORS, None),
+    (set(COLORS), None, "#000000", COLORS[1:], (0, 0, 0)),
+    ({0, 9, 11}, "0=a,9=b,11=void", "11", (0, 9), 11),
+    ({0, 9, 255}, "0=a,9=b", None, (0, 9), 255),
+    ({0, 255}, "0=a,9=b", None, (0, 9), None),  # 255 is a class under a wrong name
+    ({0, 255}, "#000000=road,#ffffff=car", None, (0, 255), None),
+    ({0, 200}, "#000000=road,#c80000=car", None, ((0, 0, 0), (200, 0, 0)), None),
+    ({(0, 0, 0), (255, 255, 255), (1, 2, 3)}, "#000000=a,#ffffff=b", None, ((0, 0, 0), (255, 255, 255)), None),
 ]
 
 
-@pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
-def test_found_values_become_classes(found, ignore, values, ignore_value):
-    class_map = resolve_classes(dict.fromkeys(found, 1), (), ignore)
+@pytest.mark.parametrize(("found", "classes", "ignore", "values", "ignore_value"), RESOLVED)
+def test_found_values_become_classes(found, classes, ignore, values, ignore_value):
+    class_map = resolve_classes(dict.fromkeys(found, 1), named_classes(classes, (), None), ignore)
     assert class_map.values == values
     assert class_map.ignore_value == ignore_value
 
@@ -48,24 +55,6 @@ def test_classes_without_given_names_are_named_by_their_values(values, names):
     assert resolve_classes(dict.fromkeys(values, 1), (), None).names == names
 
 
-def test_a_given_class_that_is_ignored_is_none():
-    with_void = resolve_classes({0: 1, 9: 1, 11: 1}, parse_classes("0=a,9=b,11=void"), "11")
-    assert with_void == ClassMap(("a", "b"), (0, 9), 11)
-
-
-@pytest.mark.parametrize(
-    ("found", "classes", "values"),
-    [
-        ((0, 255), "#000000=road,#ffffff=car", (0, 255)),
-        ((0, 200), "#000000=road,#c80000=car", ((0, 0, 0), (200, 0, 0))),
-        (((0, 0, 0), (255, 255, 255), (1, 2, 3)), "#000000=road,#ffffff=car", ((0, 0, 0), (255, 255, 255))),
-    ],
-    ids=["greys", "greys and another color", "colors"],
-)
-def test_classes_named_by_color_have_the_values_of_the_masks(found, classes, values):
-    assert resolve_classes(dict.fromkeys(found, 1), parse_classes(classes), None).values == values
-
-
 @pytest.mark.parametrize(
     ("found", "classes", "ignore", "reason"),
     [
@@ -73,6 +62,7 @@ def test_classes_named_by_color_have_the_values_of_the_masks(found, classes, val
         ({0, 1, 2}, None, "1,11", r"--ignore-index 11 is in no mask; the masks hold 0, 1, 2"),
         ({0, 1}, None, "void", "'void' is no mask value"),
         ({0, 1}, None, "#12", "'#12' is no mask value"),
+        ({0, 1}, None, "9" * 19, f"'{'9' * 19}' is no mask value; expected a whole number or a color"),
         ({7}, None, None, "all pixels of all masks hold 7: 1 class, expected 2 to 255; are the masks empty"),
         ({0, 1}, None, "1", "1 class, "),
         (set(range(1, 257)), None, None, "256 classes"),
@@ -169,8 +159,3 @@ def test_values_that_a_png_does_not_hold_are_a_one_line_error(values, unwritable
 )
 def test_other_values_are_mistakes_where_no_class_is_the_background(classes, outside, index):
     assert resolve_classes({0: 1, 1: 1}, classes, None, outside).outside == index
-
-
-@pytest.mark.parametrize(("found", "ignored"), [((0, 9, 255), 255), ((0, 255), None)])
-def test_given_classes_leave_255_ignored_unless_it_is_one_of_them_under_a_wrong_name(found, ignored):
-    assert resolve_classes(dict.fromkeys(found, 1), parse_classes("0=a,9=b"), None).ignore_value == ignored

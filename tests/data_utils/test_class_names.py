@@ -24,18 +24,13 @@ FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
         ("b", FILE_CLASSES, "ignore", [(5, "Background"), (7, "b")]),
         ("b", FILE_CLASSES[::2], None, [(0, "background"), (7, "b")]),
         ("b", FILE_CLASSES[::2], "ignore", [(7, "b")]),
+        (None, FILE_CLASSES, None, [*FILE_CLASSES]),
+        (None, FILE_CLASSES, "background", [*FILE_CLASSES]),
+        (None, FILE_CLASSES, "ignore", [(3, "a"), (7, "b")]),
     ],
 )
 def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_classes, outside, classes):
     assert list(named_classes(flag, file_classes, outside)) == classes
-
-
-@pytest.mark.parametrize(
-    ("outside", "classes"),
-    [(None, FILE_CLASSES), ("background", FILE_CLASSES), ("ignore", ((3, "a"), (7, "b")))],
-)
-def test_without_a_flag_classes_are_those_of_the_data_set(outside, classes):
-    assert tuple(named_classes(None, FILE_CLASSES, outside)) == classes
 
 
 @pytest.mark.parametrize(

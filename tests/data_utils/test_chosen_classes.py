@@ -3,14 +3,13 @@
 Modules: data_utils/class_names.py, data_utils/class_map.py, tasks/classes/reader.py.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from support.data_sets import load_info
 from support.in_process import Run, run_train
+from support.labelme_files import shape, write_labelme
 
 from data_utils.class_map import ClassMap, resolve_classes
 from data_utils.class_names import named_classes, parse_classes
@@ -85,17 +84,12 @@ def test_a_wrong_choice_is_a_one_line_error(flag, outside, file_classes, reason)
 
 def labelme_folder(folder: Path) -> Path:
     """Four images with a car, a dog and a person each, as labelme files."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
     for number in range(4):
         shapes = []
         for position, label in enumerate(("car", "dog", "person")):
             left = 2 + 10 * position
-            points = [[left, 4 + number], [left + 6, 4 + number], [left + 6, 15], [left, 15]]
-            shapes.append({"label": label, "points": points, "shape_type": "polygon", "group_id": None})
-        content = {"shapes": shapes, "imagePath": f"{number}.png", "imageData": None}
-        (folder / f"{number}.json").write_text(json.dumps(content | {"imageHeight": 24, "imageWidth": 32}))
-        Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).save(folder / f"{number}.png")
+            shapes.append(shape(label, [[left, 4 + number], [left + 6, 15]], "rectangle"))
+        write_labelme(folder, str(number), shapes)
     return folder
 
 
@@ -123,7 +117,7 @@ def test_a_model_of_chosen_classes_keeps_them_and_is_compared_with_them(person_r
     model = UNet.from_pretrained(person_run.folder / "model")
     classes = ClassMap.from_preprocess(model.config.preprocess, 2)
     np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)
-    mask, _ = Predictor.from_pretrained(person_run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
+    mask, _ = Predictor.from_pretrained(person_run.folder / "model")(np.zeros((60, 80, 3), np.uint8))
     assert set(np.unique(mask)) <= {0, 3}
 
 

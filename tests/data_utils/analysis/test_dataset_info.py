@@ -20,18 +20,16 @@ from support.volumes import write_msd
 from data_utils.analysis.dataset_info import (
     DatasetInfo,
     Split,
-    list_locations,
     measure,
 )
 from data_utils.analysis.findings import OpenedData, examine
 from data_utils.analysis.normalization import Normalization
-from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRows, Record, Records
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
-from unet.config import IGNORE_INDEX, Preprocess
+from unet.config import Preprocess
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -92,12 +90,12 @@ PRETRAINED = Preprocess(
 )
 
 
-def info_of(config: DataConfig, sizes: np.ndarray, spacings: np.ndarray | None = None, **attributes) -> DatasetInfo:
-    """A data set of three training images or volumes of these sizes, and one validation image."""
+def info_of(config: DataConfig, sizes: np.ndarray, spacings: np.ndarray | None = None) -> DatasetInfo:
+    """A data set of training images or volumes of these sizes, and of one to validate on."""
     dims = sizes.shape[1]
-    train = Split(records_of(len(sizes), dims=dims, **attributes), sizes, spacings=spacings)
+    train = Split(records_of(len(sizes), dims=dims), sizes, spacings=spacings)
     val = Split(records_of(1, dims=dims), sizes[:1])
-    reader = SimpleNamespace(to_preprocess=dict, describe=lambda: "2 classes")
+    reader = SimpleNamespace(to_preprocess=dict)
     return DatasetInfo(config, train, val, reader, Normalization((7.0,), (2.0,), ("uint8",)))
 
 
@@ -116,9 +114,11 @@ def test_the_usual_size_of_images_is_the_median_at_which_the_network_sees_them(p
     assert info.usual_size(preprocess) == size
 
 
-def test_the_usual_size_of_volumes_is_that_at_the_spacing_of_the_network():
+def test_a_network_of_volumes_is_told_of_their_spacing_unless_it_has_one():
     spacings = np.array([(4.0, 1.0, 1.0), (2.0, 1.0, 2.0), (2.0, 1.0, 1.0)])
     info = info_of(DataConfig(), np.array([(10, 20, 30), (10, 20, 30), (40, 20, 30)]), spacings)
+    assert info.preprocess().spacing == (2, 1, 1)
+    assert info.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
     assert info.usual_size(Preprocess(spacing=(2.0, 0.5, 1.0))) == (20, 40, 30)
 
 
@@ -167,35 +167,10 @@ def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_p
     assert info.normalization.mean == (6,)
 
 
-LOCATIONS = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
-
-
-@pytest.mark.parametrize(
-    ("background", "labeled", "expected"),
-    [
-        (None, None, [[0], [7, 5], [9]]),
-        (0, None, [[7, 5], [9]]),
-        (None, {0, 2}, [[0], [9]]),
-        (0, {0, 2}, [[9]]),
-        (None, set(), []),
-        (5, None, [[0], [9]]),
-    ],
-)
-def test_crops_are_taken_around_classes_that_an_image_is_labeled_for(background, labeled, expected):
-    class_map = ClassMap(("ground", "car", "dog"), (0, 5, 9), 255, joined=((7, 1), (8, IGNORE_INDEX)))
-    located = list_locations(LOCATIONS, SimpleNamespace(class_map=class_map), background, labeled)
-    assert [pixels[:, 0].tolist() for pixels in located] == expected
-
-
 def test_a_network_is_told_of_the_data_set_and_a_pretrained_one_keeps_its_normalization(small):
     own = small.preprocess()
-    assert (own.mean, own.scale, own.draft, own.turned, own.spacing) == (
-        small.normalization.mean,
-        0.5,
-        False,
-        False,
-        None,
-    )
+    assert (own.mean, own.scale) == (small.normalization.mean, 0.5)
+    assert (own.draft, own.turned, own.spacing) == (False, False, None)
     theirs = small.preprocess(PRETRAINED)
     assert (theirs.mean, theirs.std, theirs.scale, theirs.draft) == ((1.0,) * 3, (2.0,) * 3, 0.5, True)
     for preprocess in (own, theirs):
@@ -204,12 +179,6 @@ def test_a_network_is_told_of_the_data_set_and_a_pretrained_one_keeps_its_normal
     assert (without_classes.class_names, without_classes.class_values) == ((), ())
     assert without_classes.outside_class is None
     assert replace(small, config=replace(small.config, augment="strong")).preprocess().turned
-
-
-def test_a_network_is_told_of_the_spacing_unless_it_has_one():
-    volumes = info_of(DataConfig(), np.array([(8, 9, 10)] * 3), np.array([(2.0, 1.0, 1.0)] * 3))
-    assert volumes.preprocess().spacing == (2, 1, 1)
-    assert volumes.preprocess(Preprocess(spacing=(3.0, 3.0, 3.0))).spacing == (3, 3, 3)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -7,19 +7,6 @@ from data_utils.analysis import distinct_rows as rows_module
 from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
 
 
-def test_distinct_rows_are_sorted_with_their_counts():
-    distinct = distinct_rows(np.array([[3, 1], [0, 2], [3, 1], [0, 11]]))
-    assert distinct.rows.tolist() == [[0, 2], [0, 11], [3, 1]]
-    assert distinct.membership.tolist() == [2, 0, 2, 1]
-    assert distinct.membership.dtype == np.uint8
-    assert distinct.counts().tolist() == [1, 1, 2]
-    assert len(distinct) == 4
-
-
-def test_distinct_rows_of_no_rows_are_none():
-    assert len(distinct_rows(np.zeros((0, 2), int)).rows) == 0
-
-
 def random_rows(count: int, high: int, columns: int) -> np.ndarray:
     return np.random.default_rng(0).integers(32, high, (count, columns))
 

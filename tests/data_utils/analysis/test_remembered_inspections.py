@@ -12,6 +12,7 @@ from PIL import Image
 from support.data_sets import load_info, rewrite
 from support.folders import write_folder
 from support.inspections import write_tiffs
+from support.volumes import write_msd
 
 from data_utils.analysis import inspection
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -40,13 +41,20 @@ def same(a: DatasetInfo, b: DatasetInfo) -> bool:
     return arrays and (a.reader, a.normalization) == (b.reader, b.normalization)
 
 
-def test_a_second_start_looks_at_no_file(tmp_path, looks):
-    folder = write_folder(tmp_path / "data", 20, seed=0)
-    first = load_info(folder)
-    assert sorted(looks) == sorted(path.name for path in (folder / "images").iterdir())  # each once
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks, dims):
+    folder = write_msd(tmp_path, 3) if dims == 3 else write_folder(tmp_path / "data", 20, seed=0)
+    settings = {"crop_size": (8, 8, 8)} if dims == 3 else {}
+    first = load_info(folder, **settings)
+    assert len(looks) == len({*looks}) == {2: 20, 3: 3}[dims]  # each once
     looks.clear()
-    assert same(load_info(folder), first)
+    again = load_info(folder, **settings)
     assert looks == []
+    assert same(again, first)
+    assert np.array_equal(again.train.spacings, first.train.spacings)
+    for index, locations in first.train.class_locations.items():
+        for places, remembered in zip(locations, again.train.class_locations[index], strict=True):
+            assert np.array_equal(places, remembered)
 
 
 def draw_mask(image: Path, mask: Path) -> None:

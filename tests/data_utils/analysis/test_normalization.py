@@ -157,9 +157,8 @@ def test_constant_voxels_are_not_clipped_and_unlabeled_ones_cannot_be_measured()
         normalization_of([np.zeros((0, 1), np.float32)], "CT")
 
 
-@pytest.mark.parametrize(("channels", "mean"), [((2, 1, 2), (0, 0)), ((1, 2, 1), (0,))])
-def test_volumes_of_other_channels_are_an_error_unless_they_are_skipped(channels, mean):
-    volumes = [np.zeros((2, count), np.float32) for count in channels]
+def test_volumes_of_other_channels_are_an_error_unless_they_are_skipped():
+    volumes = [np.zeros((2, count), np.float32) for count in (2, 1, 2)]
     with pytest.raises(DataError, match="volumes have 1 and 2 channels; --check-data lists them"):
         normalization_of(volumes)
-    assert normalization_of(volumes, on_bad_sample="skip").mean == mean
+    assert normalization_of(volumes, on_bad_sample="skip").mean == (0, 0)

@@ -12,13 +12,10 @@ from support.data_sets import load_info
 from support.rasters import scene, write_raster
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import BandSource
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.sources.load import load_records
-from data_utils.sources.pictures import band_names, bands_in, find_scenes, scene_folders
-from data_utils.sources.places import as_model_reads
+from data_utils.sources.pictures import band_names, find_scenes, scene_folders
 from runtime.errors import DataError
-from unet.config import Preprocess
 
 BAND_NAMES = ("B02", "B03", "B04", "B08", "B11")
 
@@ -57,13 +54,10 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
     assert np.array_equal(*images)
 
 
-def test_a_band_that_no_file_holds_is_named(tmp_path):
-    with pytest.raises(DataError, match="no file is band B12"):
-        load_info(write_scenes_of_files(tmp_path), bands=("B12",), task="classes")
-
-
-def test_an_image_that_lacks_a_band_of_the_others_is_named(tmp_path):
+def test_a_band_that_no_file_or_one_image_lacks_is_named_with_the_files(tmp_path):
     write_scenes_of_files(tmp_path)
+    with pytest.raises(DataError, match=r"no file is band B12; its files are .*T33_scene\d_B02_10m\.tif, "):
+        load_info(tmp_path, bands=("B12",), task="classes")
     (tmp_path / "images" / "scene0" / "T33_scene0_B03_10m.tif").unlink()
     with pytest.raises(DataError, match="scene0: no file is band B03"):
         load_info(tmp_path, task="classes")
@@ -100,24 +94,6 @@ def test_the_network_learns_nothing_where_there_is_no_data(
 
 
 @pytest.mark.parametrize(
-    ("preprocess", "source"),
-    [
-        (Preprocess(place=True, bands=("2",)), BandSource(("a.tif",), ("2",))),
-        (Preprocess(bands=("2",)), BandSource(("a.tif",), ("2",))),
-        (Preprocess(place=True), "a.tif"),
-    ],
-    ids=["bands with a place", "bands", "place"],
-)
-def test_a_model_reads_the_bands_or_the_place_that_it_was_trained_on(preprocess, source):
-    assert as_model_reads("a.tif", preprocess) == source
-
-
-def test_an_array_holds_the_bands_of_a_model_already():
-    pixels = np.zeros((3, 4, 2), np.uint8)
-    assert as_model_reads(pixels, Preprocess(bands=("3", "1"))) is pixels
-
-
-@pytest.mark.parametrize(
     ("files", "names"),
     [
         (["x/S2_B02.tif", "x/S2_B03.tif"], ("B02", "B03")),
@@ -131,13 +107,6 @@ def test_an_array_holds_the_bands_of_a_model_already():
 )
 def test_bands_that_are_files_are_called_by_the_word_that_tells_them_apart(files, names):
     assert band_names(files) == names
-
-
-def test_a_scene_without_a_band_is_named_with_its_files():
-    files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
-    line = r"s: no file is band B08; its files are B02\.tif, B03\.tif, B03_old\.tif; give"
-    with pytest.raises(DataError, match=line):
-        bands_in(files, ["B08"], "s")
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -179,10 +148,9 @@ def test_the_suffix_of_masks_of_scenes_is_found_unless_it_is_given(tmp_path, suf
 
 def test_the_key_of_records_changes_with_the_bands_or_where_the_place_does_not_count(tmp_path):
     write_scenes(tmp_path)
+    ways = [{"bands": ("B03",)}, {"bands": ("B11", "B02")}, {"bands": ("B02", "B11")}, {"place": False}]
     digests = set()
-    for bands in (("B03",), ("B11", "B02"), ("B02", "B11")):
-        digests |= {records.digest for records in load_records(DataConfig(str(tmp_path), bands=bands, task="classes"))}
-    for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
-        digests |= {records.digest}
+    for way in ways:
+        digests |= {records.digest for records in load_records(DataConfig(str(tmp_path), task="classes", **way))}
     assert len(digests) == 8
     assert None not in digests

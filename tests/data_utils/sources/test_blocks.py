@@ -130,13 +130,6 @@ def test_folds_hold_out_each_block_once(tmp_path):
     assert len(names) == len(set(names)) == 12
 
 
-@pytest.mark.parametrize("settings", [{}, {"fold": "1/4"}], ids=["fraction", "fold"])
-def test_blocks_are_held_out_by_the_seed(tmp_path, settings):
-    write_scene(tmp_path)
-    splits = [load_records(config(tmp_path, seed=seed, **settings)) for seed in range(4)]
-    assert len({tuple(map(val.name, range(len(val)))) for _, val in splits}) > 1
-
-
 def test_the_report_counts_blocks_and_neighbors(tmp_path):
     write_scene(tmp_path)
     report, _ = check_data(config(tmp_path))

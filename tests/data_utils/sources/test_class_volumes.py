@@ -48,27 +48,6 @@ def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
     assert (target.known == 3).all()
 
 
-def touch_volumes(folder: Path, *names: str) -> list[Path]:
-    """Empty files of volumes."""
-    files = []
-    for name in names:
-        file = folder / f"{name}.nii.gz"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-        files.append(file)
-    return files
-
-
-def test_volumes_of_two_splits_have_the_classes_of_both(tmp_path):
-    touch_volumes(tmp_path / "train", "images/v10", "images/v2", "masks/c10/v10", "masks/c10/v2", "masks/c2/v10")
-    touch_volumes(tmp_path / "val", "images/v1", "masks/c10/v1", "masks/c3/v1")
-    train, val = load_records(DataConfig(str(tmp_path), task="overlapping"))
-    assert train.metadata.classes == val.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
-    assert [record["name"] for record in train] == ["v2", "v10"]
-    assert [record["target"].layers.unknown for record in train] == [(0, 1), (1,)]
-    assert val[0]["target"].paths == tuple(f"{tmp_path}/val/masks/{name}/v1.nii.gz" for name in ("c3", "c10"))
-
-
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
     write_volumes(tmp_path, 4)
     (tmp_path / "masks" / "inner" / "c1.nii.gz").unlink()

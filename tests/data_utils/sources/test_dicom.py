@@ -142,22 +142,16 @@ def overlapping(tmp_path) -> Path:
     return tmp_path
 
 
-def test_segments_that_share_voxels_are_classes_that_overlap(overlapping):
+def test_segments_that_share_voxels_are_classes_that_overlap_unless_others_are_chosen(overlapping):
     records = training_volumes(overlapping)
     assert records.metadata.task == OVERLAPPING
     assert records.metadata.classes == ((1, "body"), (2, "liver"))
     for values in values_of(records):
         np.testing.assert_array_equal(values, 1 + 2 * LIVER)
-
-
-def test_chosen_classes_that_share_no_voxel_do_not_overlap(overlapping):
     records = training_volumes(overlapping, classes="liver")
     assert records.metadata.task is None
     for values in values_of(records):
         np.testing.assert_array_equal(values, 2 * LIVER)
-
-
-def test_classes_that_overlap_are_one_line_where_the_task_is_typed(overlapping):
     record = training_volumes(overlapping, task="classes")[0]
     with pytest.raises(DataError, match="liver and body share"):
         read_label_volume(record["target"], "case")

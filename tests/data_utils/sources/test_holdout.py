@@ -56,12 +56,18 @@ def test_groups_are_held_out_whole(group, seed):
 
 
 @pytest.mark.parametrize(
-    ("group", "message"),
-    [("(", "is no regular expression"), ("z", "matches nothing in the name cell_00.png"), ("cell", "into one group")],
+    ("settings", "message"),
+    [
+        ({"val_group": "("}, "is no regular expression"),
+        ({"val_group": "z"}, "matches nothing in the name cell_00.png"),
+        ({"val_group": "cell"}, "into one group"),
+        ({"fold": "1/5"}, "there are only 4 images"),
+        ({"fold": "1/3", "val_group": r"_(\d)"}, "into one group"),
+    ],
 )
-def test_a_group_that_cannot_split_is_a_one_line_error(tmp_path, group, message):
+def test_groups_or_folds_that_cannot_be_are_a_one_line_error(tmp_path, settings, message):
     with pytest.raises(DataError, match=message):
-        load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
+        load_info(write_folder(tmp_path, 4, seed=0), **settings)
 
 
 def write_stacks(folder: Path, files: int, pages: int) -> Path:
@@ -128,15 +134,6 @@ def test_folds_hold_out_each_image_once_and_groups_whole(group, folds, most, see
         assert group is None or not volumes_of(train) & volumes_of(val)
         held_out += val
     assert sorted(held_out) == sorted(names)
-
-
-@pytest.mark.parametrize(
-    ("group", "message"), [(None, "there are only 4 images"), (r"_(\d)", "into one group")], ids=["images", "groups"]
-)
-def test_folds_that_cannot_be_are_a_one_line_error(tmp_path, group, message):
-    fold = "1/3" if group else "1/5"
-    with pytest.raises(DataError, match=message):
-        load_info(write_folder(tmp_path, 4, seed=0), fold=fold, val_group=group)
 
 
 def test_folds_of_a_data_set_with_validation_images_are_refused():

@@ -1,7 +1,6 @@
 """Records of a data set: some of them, and parts of them; names, paths and keys of those of local files."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from data_utils.sources.records import (
     UNLISTED,
     FileRow,
     FileRows,
-    LandmarkNames,
     ListRows,
     Metadata,
     Record,
@@ -24,22 +22,11 @@ from data_utils.sources.records import (
     select,
 )
 
-METADATA = Metadata(
-    classes=((0, "cell"),),
-    unpaired=("x",),
-    dims=3,
-    modality="CT",
-    landmarks=LandmarkNames(("nose",), "long", "pixels"),
-    label_sets={("cell",): "a table", (): "another"},
-    has_rules=False,
-    task="objects",
-    bands=("red",),
-)
-
 
 def three_records() -> Records:
     """Records of which the second has a label set and the third is missing in a list."""
-    records = Records(ListRows([{"image": "", "target": "", "name": name} for name in "abc"]), METADATA)
+    metadata = Metadata(label_sets={("cell",): "a table", (): "another"})
+    records = Records(ListRows([{"image": "", "target": "", "name": name} for name in "abc"]), metadata)
     return describe(records, np.array([ALL, 0, UNLISTED]))
 
 
@@ -55,24 +42,9 @@ def with_target(record: Record) -> Record:
     return {**record, "target": record["name"]}
 
 
-def test_some_records_or_parts_of_them_are_what_they_were():
-    whole = three_records()
-    assert whole.unlisted == ["c"]
-    halves = divide(whole, np.array([2, 2, 1]), np.array([[1], [2], [1]]), half_name, half, dims=2)
-    assert halves.metadata == replace(METADATA, dims=2)
-    some = select(change(halves, "target", with_target), np.array([2, 1]))
-    assert [some.name(i) for i in range(2)] == ["b1", "c2"]
-    assert list(some) == [
-        {"image": "half 1", "target": "b1", "name": "b1", "labeled": ("cell",)},
-        {"image": "half 2", "target": "c2", "name": "c2"},
-    ]
-    assert some.unlisted == ["c2"]
-    assert some.indices.tolist() == [1, 2]
-    assert whole.rows is some.rows
-
-
 def test_the_key_of_records_changes_with_all_that_is_made_of_them():
     whole = three_records()
+    assert whole.unlisted == ["c"]
     assert whole.digest is None
     whole.rows.digest = "key"
     numbers = np.array([[1], [2], [1]])

@@ -11,7 +11,6 @@ import pytest
 import tifffile
 from support.data_sets import unnoticed_changes
 from support.picture_folders import (
-    check_sizes,
     error_of,
     flat_folder,
     loaded,
@@ -23,12 +22,9 @@ from support.picture_folders import (
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.pack import pack
-from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
+from data_utils.sources.folder import find_splits, natural_sort_key
 from data_utils.sources.records import ListRows, Records
 from data_utils.sources.shapes import Shapes
-from data_utils.sources.streams.parquet import ParquetRows
-from runtime.errors import DataError
 
 
 def test_a_flat_folder_is_split_into_pairs(tmp_path):
@@ -198,15 +194,6 @@ def test_pages_of_tiffs_pair_one_by_one(paged):
     assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
 
 
-def test_pages_of_tiffs_are_packed_as_images_of_their_own(paged, tmp_path):
-    records = records_of_pages(paged)
-    rows = ParquetRows.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
-    assert [Path(row["name"]).stem for row in rows] == [Path(name).stem for name in PAGE_NAMES]
-    for row, record in zip(rows, records, strict=True):
-        np.testing.assert_array_equal(read_image(row["image"]), read_image(record["image"]))
-        np.testing.assert_array_equal(read_image(row["target"]), read_image(record["target"]))
-
-
 def test_a_tiff_of_more_pages_than_its_mask_is_refused(paged):
     with tifffile.TiffWriter(paged / "images" / "1.tif", append=True) as tiff:
         tiff.write(np.zeros((6, 9), np.uint8), photometric="minisblack")
@@ -260,6 +247,15 @@ FOLDER_MISTAKES = {
         "both images/ and",
     ),
     "no mask files": (["images/a.png", "masks/"], "(or annotations of COCO, labelme, YOLO, VOC or Cityscapes)"),
+    "another case": (["images/Cell1.png", "masks/cell1.png"], "Cell1 and cell1 differ in upper and lower case"),
+    "no names agree": (
+        ["images/a.ome.png", "images/b.png", "masks/c.png", "masks/a.png", "masks/b.png"],
+        "image without mask is called a.ome, the first mask without image a",
+    ),
+    "other folders": (
+        ["images/a.png", "masks/cell/a.png", "masks/core/b.png"],
+        "image a and mask cell/a lie in different folders: ",
+    ),
     "two val": (
         [f"{s}/{f}/a.png" for s in ("train", "val", "valid") for f in ("images", "masks")],
         "has the splits val and valid; choose one with --val-split",
@@ -349,36 +345,6 @@ def test_shapes_need_no_files():
     assert train.metadata.classes[1] == (1, "disk")
 
 
-def test_sizes_are_those_of_the_images_in_order(tmp_path):
-    write_pictures(tmp_path, "images/1.png", "masks/1.png", size=(5, 9))
-    write_pictures(tmp_path, "images/2.jpg", "masks/2.png", size=(7, 3))
-    write_pictures(tmp_path, "images/3.png", "masks/3.png", size=(2, 2))
-    train, _ = loaded(tmp_path, val_fraction=0.0)
-    expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
-    sizes = check_sizes(train)
-    assert sizes.tolist() == [expected[name] for name in names(train)]
-
-
-def test_files_that_cannot_be_used_are_named_together(tmp_path):
-    flat_folder(tmp_path / "train", 8)
-    write_pictures(tmp_path / "train", "masks/2.png", size=(6, 4))
-    (tmp_path / "train" / "images" / "4.png").write_bytes(b"")
-    (tmp_path / "train" / "masks" / "5.png").write_text("no picture")
-    (tmp_path / "train" / "masks" / "7.png").unlink()
-    (tmp_path / "train" / "masks" / "7.png").symlink_to("nowhere")
-    flat_folder(tmp_path / "val", 1)
-    train, _ = loaded(tmp_path)
-    with pytest.raises(DataError) as error:
-        check_sizes(train)
-    message = str(error.value)
-    sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
-    assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}: if an EXIF orientation turns the image")
-    assert "4.png: image cannot be read" in message
-    assert "5.png: mask cannot be read" in message
-    assert message.endswith("; ...; --on-bad-sample skip trains without them")
-    assert "\n" not in message
-
-
 def test_the_key_of_a_folder_changes_with_each_file(tmp_path):
     files = [*flat_folder(tmp_path, 3).glob("*/*")]
     assert len(files) == 6
@@ -407,12 +373,6 @@ def test_pictures_of_nnunet_are_images_with_named_classes(tmp_path):
     train, val = loaded(tmp_path)
     assert sorted(paired(train) + paired(val)) == [(f"road_{n}_0000.png", f"road_{n}.png") for n in range(4)]
     assert train.metadata.classes == ((0, "background"), (1, "road"))
-
-
-def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
-    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
-    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
-    assert detect_suffix(["1"], ["1/m"]) == ""  # no ending goes beyond a name
 
 
 def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):

@@ -33,43 +33,26 @@ def two_channels(tmp_path_factory):
     return write_decathlon(tmp_path_factory.mktemp("decathlon"), channels=2)
 
 
-def test_slices_of_a_volume_are_all_in_one_split(two_channels):
+def test_slices_are_planes_of_their_volumes_which_are_whole_in_one_split(two_channels):
     train, val = load_records(volume_config(two_channels, dims=2))
-    assert len(train) == 24
-    assert len(val) == 8
+    volumes, _ = load_records(volume_config(two_channels))
+    assert (train.dims, len(train), len(val)) == (2, 24, 8)
     names_of_train = {record["name"].rpartition("_")[0] for record in train}
     assert names_of_train.isdisjoint(record["name"].rpartition("_")[0] for record in val)
-
-
-def test_slices_are_images_with_the_classes_of_their_volumes(two_channels):
-    train, _ = load_records(volume_config(two_channels, dims=2))
-    volumes, _ = load_records(volume_config(two_channels))
-    assert train.dims == 2
     assert train.metadata.classes == volumes.metadata.classes
-
-
-def test_a_slice_is_a_plane_of_its_volume(two_channels):
-    train, _ = load_records(volume_config(two_channels, dims=2))
-    volumes, _ = load_records(volume_config(two_channels))
     voxels, _ = read_volume(volumes[1]["image"], "a")
     mask, _ = read_label_volume(volumes[1]["target"], "a")
     assert train[8]["name"] == f"{volumes[1]['name']}_0001"
     assert np.array_equal(read_image(train[10]["image"], "a"), voxels[2])
     assert np.array_equal(read_mask(train[10]["target"], "a"), mask[2])
-    assert train[10]["target"].read().shape == (10, 12)
 
 
-@pytest.fixture
-def partly_labeled_slices(tmp_path):
-    """The slices of four volumes, of which the second is labeled for its livers alone."""
+def test_slices_are_labeled_for_what_their_volume_is(tmp_path):
     labels = [None, ImageLabels(("liver",), "a table"), None, None]
-    return divide_into_slices(with_labels(training_volumes(write_pairs(tmp_path)), labels))
-
-
-def test_slices_are_labeled_for_what_their_volume_is(partly_labeled_slices):
+    slices = divide_into_slices(with_labels(training_volumes(write_pairs(tmp_path)), labels))
     labeled = [None] * DEPTH + [("liver",)] * DEPTH + [None] * 2 * DEPTH
-    assert [partly_labeled_slices.label_set(i) for i in range(4 * DEPTH)] == labeled
-    assert [record.get("labeled") for record in partly_labeled_slices] == labeled
+    assert [slices.label_set(i) for i in range(4 * DEPTH)] == labeled
+    assert [record.get("labeled") for record in slices] == labeled
 
 
 def test_a_volume_that_cannot_be_read_is_named_by_its_only_slice(tmp_path):

@@ -82,16 +82,10 @@ def test_volumes_have_the_classes_and_the_modality_of_their_list(tmp_path, chann
     assert train.metadata.modality == modality
 
 
-@pytest.fixture(scope="module")
-def listed_samples(tmp_path_factory):
-    """The samples of both splits of a folder with a list."""
-    splits = load_records(volume_config(write_decathlon(tmp_path_factory.mktemp("msd"))))
-    return [samples(records) for records in splits]
-
-
-def test_images_beside_masks_are_the_same_samples(tmp_path, listed_samples):
-    splits = load_records(volume_config(write_pairs(tmp_path)))
-    assert [samples(records) for records in splits] == listed_samples
+def test_images_beside_masks_are_the_same_samples(tmp_path):
+    listed = load_records(volume_config(write_decathlon(tmp_path / "msd")))
+    splits = load_records(volume_config(write_pairs(tmp_path / "pairs")))
+    assert [samples(records) for records in splits] == [samples(records) for records in listed]
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -131,20 +125,14 @@ def test_a_mistake_in_a_list_of_volumes_is_a_one_line_error(tmp_path, changes, m
     assert message in loading_error(tmp_path)
 
 
-@pytest.fixture
-def missing_files(tmp_path):
-    """A folder with a list, which lacks the image of the second case and the label of the third."""
+def test_cases_of_a_list_without_files_are_named_and_left_out_where_that_is_allowed(tmp_path):
     write_decathlon(tmp_path)
     (tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz").unlink()
     (tmp_path / "labelsTr" / f"{CASE_NAMES[2]}.nii.gz").unlink()
-    return tmp_path
-
-
-def test_cases_of_a_list_without_files_are_named_and_left_out_where_that_is_allowed(missing_files):
-    message = loading_error(missing_files)
+    message = loading_error(tmp_path)
     assert "2 files without partner: " in message
     assert re.search(r"no image brain_002, .*no label brain_004, which dataset.json lists", message)
-    records = training_volumes(missing_files, allow_unpaired=True)
+    records = training_volumes(tmp_path, allow_unpaired=True)
     assert [record["name"] for record in records] == [CASE_NAMES[0], CASE_NAMES[3]]
     assert len(records.metadata.unpaired) == 2
 
@@ -238,54 +226,32 @@ def test_volumes_in_folders_that_are_links_are_read(tmp_path):
     assert record["name"] == "site/a"
 
 
-@pytest.fixture
-def undescribed_channels(tmp_path):
-    """A folder of cases of two channels, which nothing describes."""
-    write_nnunet(tmp_path, channels=2)
-    (tmp_path / "dataset.json").unlink()
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", CASE_NAMES[:2])
-def test_a_case_of_fewer_channels_than_most_is_refused(undescribed_channels, name):
-    (undescribed_channels / "imagesTr" / f"{name}_0001.nii.gz").unlink()
+def test_a_case_of_fewer_channels_than_most_is_refused(tmp_path, name):
+    write_nnunet(tmp_path, channels=2)
+    (tmp_path / "dataset.json").unlink()  # so that nothing describes the channels
+    (tmp_path / "imagesTr" / f"{name}_0001.nii.gz").unlink()
     with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
-        training_volumes(undescribed_channels)
+        training_volumes(tmp_path)
 
 
-def test_a_suffix_of_masks_is_that_of_the_flag_even_if_it_is_empty(tmp_path):
+def test_a_suffix_of_masks_is_found_unless_the_flag_gives_one(tmp_path):
     touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
+    assert len(training_volumes(tmp_path)) == 1
     with pytest.raises(DataError, match="does not end in a channel number"):
         training_volumes(tmp_path, mask_suffix="")
 
 
-@pytest.fixture
-def partly_labeled_reader():
-    """Reads three classes; a volume may be labeled for livers alone."""
-    return ClassReader(
-        ClassMap(("background", "liver", "tumour"), (0, 1, 2), None),
-        label_sets=LabelSets(((True,) * 3, (False, True, False)), {("liver",): 1}),
-    )
-
-
-def test_a_label_follows_its_resized_volume(tmp_path, partly_labeled_reader):
+def test_a_label_follows_its_resized_volume(tmp_path):
+    class_map = ClassMap(("background", "liver", "tumour"), (0, 1, 2), None)
+    reader = ClassReader(class_map, label_sets=LabelSets(((True,) * 3, (False, True, False)), {("liver",): 1}))
     record = training_volumes(write_pairs(tmp_path))[1]
     _, header = read_volume(record["image"], "a")
-    assert partly_labeled_reader.read_volume(record, header).mask.shape == header.size
-    target = partly_labeled_reader.read_volume({**record, "labeled": ("liver",)}, header, (4, 5, 6))
+    assert reader.read_volume(record, header).mask.shape == header.size
+    target = reader.read_volume({**record, "labeled": ("liver",)}, header, (4, 5, 6))
     assert target.mask.shape == (4, 5, 6)
     assert set(np.unique(target.mask)) <= {0, 1, 2}
     assert int(target.label_set) == 1
-
-
-def test_a_label_of_another_size_than_its_volume_is_named(tmp_path, partly_labeled_reader):
-    write_pairs(tmp_path)
-    write_nifti(tmp_path / "masks" / f"{CASE_NAMES[0]}.nii.gz", case(0, (12, 10, 9))[1], LPS)
-    record = training_volumes(tmp_path)[0]
-    _, header = read_volume(record["image"], "a")
-    message = rf"{CASE_NAMES[0]}: image is 8 x 10 x 12, its label 9 x 10 x 12 \(depth x height x width\)"
-    with pytest.raises(DataError, match=message):
-        partly_labeled_reader.read_volume(record, header)
 
 
 @pytest.mark.parametrize("side", [1.0, 0.7], ids=["sides of 1", "sides of the image"])
@@ -315,11 +281,6 @@ def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_pat
     label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=VolumeFile((str(image),)))
     problem = inspected({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
     assert problem.kind == "label of another affine"
-
-
-def test_a_suffix_of_masks_is_found(tmp_path):
-    touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
-    assert len(training_volumes(tmp_path)) == 1
 
 
 def test_hidden_folders_are_no_cases(tmp_path):

@@ -10,31 +10,13 @@ from support.volumes import write_nifti
 
 from data_utils.bits import unpack_bits
 from data_utils.image_io.class_masks import (
-    ClassMask,
     ClassMasks,
     binary,
-    combine_masks,
     layered_label,
 )
 from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
 from data_utils.image_io.volumes import read_label_volume
 from runtime.errors import DataError
-
-
-def test_a_class_that_one_mask_shows_is_known_although_another_ignores_it():
-    first_mask = ClassMask(np.array([[5, 0, 0]]), 2, "first")
-    ignored = ClassMask(np.array([[9, 9, 0]]), 2, "second")
-    missing = ClassMask(None, 1, "third")
-    truth, unknown = unpack_bits(combine_masks([first_mask, missing, ignored], ignored=(9,)))
-    assert truth.tolist() == [[4, 0, 0]]
-    assert unknown.tolist() == [[2, 6, 2]]
-
-
-@pytest.mark.parametrize("shape", [(2, 3), (1, 2)])
-def test_masks_of_different_sizes_are_refused(shape):
-    masks = [ClassMask(np.array([[5, 0, 0]]), 2, "first"), ClassMask(np.zeros(shape), 0, "other")]
-    with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3"):
-        combine_masks(masks, ())
 
 
 def test_pages_of_masks_are_called_by_their_numbers_from_one(tmp_path):

@@ -1,7 +1,6 @@
 """Small files that claim vast sizes: measured before anything is decoded, inflated or drawn."""
 
 import gzip
-import json
 import struct
 import zlib
 from pathlib import Path
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.coco_files import entry, write_coco
 from support.data_sets import load_info
 
-from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.volumes import read_volume
@@ -23,49 +22,33 @@ from runtime.errors import DataError, ImageError
 from unet.config import Preprocess, UNetConfig
 
 
-def write_coco(folder: Path, size: tuple[int, int], polygon: list[float]) -> Path:
-    """Five pictures of 18 x 24 (H, W), the first one listed as of `size`, with a polygon each."""
-    folder.mkdir()
-    images, annotations = [], []
-    for number in range(5):
-        Image.new("RGB", (24, 18), (number, 0, 0)).save(folder / f"{number}.png")
-        height, width = size if number == 0 else (18, 24)
-        images.append({"id": number, "file_name": f"{number}.png", "height": height, "width": width})
-        entry = {"id": number, "image_id": number, "category_id": 1, "segmentation": [polygon], "iscrowd": 0}
-        annotations.append(entry)
-    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "cell"}]}
-    (folder / "_annotations.coco.json").write_text(json.dumps(content))
+def write_polygon(folder: Path, polygon: list[float], **size: int) -> Path:
+    """Five pictures of 24 x 40 (H, W), listed as of `size`, with a polygon each."""
+    objects = [entry(number, number, 3, [polygon]) for number in range(1, 6)]
+    write_coco(folder / "_annotations.coco.json", objects, folder, 5, **size)
     return folder
+
+
+TRIANGLE = [2, 2, 12, 2, 12, 12]
 
 
 @pytest.mark.parametrize("size", [(999_999, 999_999), (40_000, 40_000), (30_000, 40_000), (9000, 12_000)])
 def test_coco_sizes_are_compared_with_the_picture_before_anything_is_drawn(tmp_path, size):
-    folder = write_coco(tmp_path / "data", size, [2, 2, 12, 2, 12, 12])
-    with pytest.raises(DataError, match=r"0\.png: .*18 x 24"):
+    folder = write_polygon(tmp_path / "data", TRIANGLE, height=size[0], width=size[1])
+    with pytest.raises(DataError, match=r"1\.png: .*24 x 40"):
         load_info(folder, val_fraction=0.4)
 
 
 def test_coco_pictures_made_smaller_after_annotation_are_read(tmp_path):
-    folder = write_coco(tmp_path / "data", (36, 48), [2, 2, 12, 2, 12, 12])
-    assert sum(load_info(folder, val_fraction=0.4).reader.class_pixels) > 5 * 18 * 24
+    folder = write_polygon(tmp_path / "data", TRIANGLE, height=48, width=80)
+    assert sum(load_info(folder, val_fraction=0.4).reader.class_pixels) == 5 * 48 * 80
 
 
 def test_a_coco_outline_far_outside_the_picture_is_a_line(tmp_path):
     far = 900_000.0
     zigzag = [coordinate for turn in range(2000) for coordinate in ((-1) ** turn * far, far * (turn % 3 - 1))]
     with pytest.raises(DataError, match="up to 100,000"):
-        load_info(write_coco(tmp_path / "data", (18, 24), zigzag), val_fraction=0.4)
-
-
-def test_a_stack_is_read_where_memory_is_just_enough(tmp_path, monkeypatch):
-    tifffile.imwrite(tmp_path / "a.tif", np.zeros((20, 4, 4), np.uint16), photometric="minisblack")
-    stack = VolumeFile((str(tmp_path / "a.tif"),))
-    monkeypatch.setattr(formats, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(formats, "available_bytes", lambda: 640)
-    assert read_volume(stack, "a")[0].shape == (20, 4, 4, 1)
-    monkeypatch.setattr(formats, "available_bytes", lambda: 639)
-    with pytest.raises(ImageError, match="the volume needs"):
-        read_volume(stack, "a")
+        load_info(write_polygon(tmp_path / "data", zigzag), val_fraction=0.4)
 
 
 @pytest.fixture

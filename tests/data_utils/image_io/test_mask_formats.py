@@ -202,13 +202,3 @@ def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():
     assert classes == {color: 40 + 6 * (color == (0, 0, 0)) for color in COLORS}
     class_map = resolve_classes(classes, (), None)
     np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
-
-
-def test_color_masks_and_masks_of_numbers_do_not_mix():
-    with pytest.raises(DataError, match=r"b\.png is a color mask and a\.png one of numbers"):
-        discover([(FORMATS["L png"], "a.png"), (FORMATS["RGB png"], "b.png")])
-
-
-def test_numbers_of_objects_over_many_masks_are_recognized():
-    with pytest.raises(DataError, match="numbers of objects"):
-        discover([(np.full((2, 2), i * 7, np.uint16), f"{i}.png") for i in range(300)])

@@ -10,23 +10,6 @@ from support.rasters import NORTH_UP, write_raster
 from data_utils.image_io.places import Place, read_grid
 from data_utils.image_io.tiff import has_place_tags
 
-PLACE = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), 32633)
-
-
-def test_a_shifted_place_has_the_pixels_but_not_the_grid():
-    c, f = PLACE.to_world(0.25, 0)
-    shifted = PLACE._replace(transform=(2.0, 0.5, c, 0.25, -3.0, f))
-    assert PLACE.offset_to(shifted) == pytest.approx((0.25, 0))
-    assert PLACE.has_same_pixels(shifted, (50, 60))
-    assert not PLACE.has_same_grid(shifted, (50, 60))
-    assert PLACE.has_same_grid(PLACE, (50, 60))
-
-
-def test_places_that_agree_in_opposite_corners_are_two_grids():
-    first, other = (Place((1 + tilt, -tilt, 0.0, -tilt, 1 + tilt, 0.0)) for tilt in (0.0, 0.01))
-    assert other.to_world(10, 10) == first.to_world(10, 10)
-    assert not first.has_same_grid(other, (10, 10))
-
 
 @pytest.mark.parametrize(("shift", "is_grid"), [(0.0009, True), (0.0011, False)])
 def test_places_within_a_thousandth_of_a_pixel_are_one_grid(shift, is_grid):

@@ -4,8 +4,6 @@ Module: data_utils/image_io/rasters.py.
 """
 
 import sys
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +13,13 @@ import tifffile
 from PIL import Image
 from rasterio.enums import MaskFlags
 from rasterio.windows import Window
-from support.data_sets import load_info
 from support.rasters import NORTH_UP, scene, write_raster
 
-from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io.formats import BandSource, Box, PageFile
 from data_utils.image_io.places import read_grid
-from data_utils.image_io.rasters import band_indices, open_bands
+from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
-from data_utils.loading.dataset import TrainingDataset
 from runtime.errors import DataError, ImageError
-from unet.config import Preprocess
 
 LAYOUTS = [
     {"interleave": "pixel"},
@@ -90,14 +84,6 @@ def test_pixels_without_data_are_those_that_rasterio_masks(raster_with_gaps):
         valid = file.dataset_mask()
     assert np.array_equal(np.moveaxis(mask, 2, 0), np.ma.getmaskarray(truth))
     assert np.array_equal(mask.all(axis=2), valid == 0)
-
-
-def test_pixels_without_data_do_not_count_in_statistics(raster_with_gaps):
-    mean, std = channel_statistics([channel_sums(read_image(raster_with_gaps))])
-    with rasterio.open(raster_with_gaps) as file:
-        truth = file.read(masked=True).reshape(4, -1)
-    assert np.allclose(mean, truth.mean(axis=1))
-    assert np.allclose(std, truth.std(axis=1))
 
 
 def transparent_colors() -> np.ndarray:
@@ -346,37 +332,12 @@ def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, r
     assert read_header(path, "a") == ((2, 3), f"{read} x 1")
 
 
-def test_a_page_of_several_slices_in_tiles_is_refused(tmp_path):
-    options = {"volumetric": True, "tile": (16, 16, 16)}
-    path = written_raster(tmp_path / "a.tif", np.zeros((32, 32, 32), np.uint8), **options)
-    with pytest.raises(ImageError, match="it holds 32 slices in one page"):
-        read_image(path)
-
-
 def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_path):
     values = np.array([[[5, 1, 1]], [[1, 1, 5]]], np.uint8)
     first = write_raster(tmp_path / "a.tif", values, nodata=5, names=("red", "nir"))
     second = write_raster(tmp_path / "b.tif", np.array([[[1, 5, 1]]], np.uint8), nodata=5)
-    with ExitStack() as stack:
-        pixels = open_bands(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).pixels()
+    pixels = read_image(BandSource((str(first), str(second)), ("red", "b", "nir")))
     assert np.ma.getmaskarray(pixels)[0].tolist() == np.eye(3, dtype=bool).tolist()
-
-
-def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_path):
-    bands = np.ones((1, 24, 32), np.uint8)
-    bands[0, :6, :9] = 0
-    (tmp_path / "masks").mkdir()
-    for name in "abc":
-        write_raster(tmp_path / "images" / f"{name}.tif", bands, nodata=0)
-        Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(tmp_path / "masks" / f"{name}.png")
-    info = load_info(tmp_path, val_fraction=0.3)
-    split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})  # it is taken for a large one
-    crops = TrainingDataset(split, info, Preprocess(mean=(4.0,), std=(1.0,)))
-    pixels, target = crops.load_crop(0, (24, 32), np.random.default_rng(0))
-    assert (pixels[0, :6, :9] == 4).all()
-    assert (pixels[0, 6:] == 1).all()
-    assert (target.main[:6, :9] == 255).all()
-    assert (target.main == 255).sum() == 54
 
 
 def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):

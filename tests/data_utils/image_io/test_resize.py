@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from data_utils.image_io.resize import resize_image, resize_rows, same_proportions
-
-
-def test_rows_that_end_within_a_pixel_are_resized_as_the_whole_image_is():
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
-    whole = resize_image(pixels, (6, 4), (0, 0, 8.5, 6))
-    rows = resize_rows(lambda top, bottom: pixels[top:bottom], (6, 8.5), (6, 4), 2, 5)
-    np.testing.assert_array_equal(rows, whole[2:5])
+from data_utils.image_io.resize import resize_image, same_proportions
 
 
 def test_a_part_of_an_image_is_enlarged_to_the_size_of_the_image():

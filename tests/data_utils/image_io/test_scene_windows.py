@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from support.rasters import write_raster
 
 from data_utils.image_io.formats import Box, SceneWindow
-from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
+from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from runtime.errors import DataError
 
@@ -28,23 +27,15 @@ def mask_window(tmp_path):
     return SceneWindow(str(tmp_path / "m.png"), "a", (12, 16), BOX)
 
 
-def test_a_window_of_an_image_is_its_own_part_however_small(tmp_path):
-    source = str(write_raster(tmp_path / "a.tif", BANDS, nodata=0))
-    window = SceneWindow(source, "a", (12, 16), BOX)
-    part = np.moveaxis(BANDS[:, 2:9, 3:15], 0, 2)
-    assert read_header(window, "a") == ((7, 12), "uint16 x 2")
-    assert np.array_equal(read_image(window), part)
-    with open_source(window) as picture:
-        assert picture.is_large
-        assert picture.may_lack_data
-        assert picture.decodes_windows
-        assert picture.extent == (7, 12)
-        assert np.array_equal(picture.pixels(picture.rows(1, 3)), part[1:3])
-        assert np.array_equal(picture.pixels(Box(1, 3, 4, 6)), part[1:3, 4:6])
-
-
 def test_a_window_of_a_mask_is_its_own_part(mask_window):
     assert np.array_equal(read_mask(mask_window, "a"), BANDS[0, 2:9, 3:15])
+
+
+def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
+    ids = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
+    Image.fromarray(ids).save(tmp_path / "1.png")
+    window = SceneWindow(EvaluatedIds(str(tmp_path / "1.png")), "a", (12, 16), Box(0, 2, 7, 13))
+    assert read_mask(window, "a").tolist() == [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
 
 
 @pytest.mark.parametrize("size", [(12, 18), (14, 16), (12, 14), (10, 16)])
@@ -53,15 +44,3 @@ def test_a_window_of_a_mask_of_another_size_is_refused(mask_window, size):
     with pytest.raises(DataError) as error:
         read_mask(replace(mask_window, size=size), "a")
     assert str(error.value) == line
-
-
-def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
-    ids = np.arange(12 * 16, dtype=np.uint8).reshape(12, 16)
-    Image.fromarray(ids).save(tmp_path / "1.png")
-    rendered = EvaluatedIds(str(tmp_path / "1.png"))
-    window = SceneWindow(rendered, "a", (12, 16), Box(0, 2, 7, 13))
-    expected = [[7, 8, 255, 255, 11, 12], [23, 24, 25, 26, 27, 28]]
-    assert read_mask(window, "a").tolist() == expected
-    with open_source(window) as picture:
-        assert picture.size == (2, 6)
-        assert picture.pixels().tolist() == expected

@@ -15,9 +15,8 @@ from support.rasters import write_raster
 
 from data_utils.image_io import windowed
 from data_utils.image_io.formats import BandSource, Box, PageFile
-from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import open_source, read_image, read_mask
-from data_utils.image_io.windowed import WindowedArray, strips
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
@@ -67,32 +66,6 @@ PICTURES = {
     "grey16": np.random.default_rng(3).integers(0, 65536, (301, 333), dtype=np.uint16),
     "float": np.random.default_rng(4).random((301, 333), dtype=np.float32),
 }
-
-
-@pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {},
-        {"rowsperstrip": 7},
-        {"tile": (64, 48)},
-        {"compression": "zlib", "rowsperstrip": 7},
-        {"compression": "zlib", "tile": (64, 48)},
-        {"byteorder": ">"},
-        {"bigtiff": True, "tile": (64, 64)},
-    ],
-)
-def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path, monkeypatch):
-    path = tmp_path / "a.tif"
-    tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
-    whole = read_image(path)
-    monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 1)
-    with open_source(path) as picture:
-        assert isinstance(picture, Raster)
-        np.testing.assert_array_equal(read_image(picture), whole)
-        assert picture.size == (301, 333)
-        for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
-            np.testing.assert_array_equal(read_image(picture, box=picture.rows(start, stop)), whole[start:stop])
 
 
 PAGES = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((3, 4), np.uint8)
@@ -193,13 +166,6 @@ def resized_window(
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize("target", [(301, 333), *OTHER_SIZES])
-def test_a_window_of_the_whole_picture_is_resized_as_that(kind, target, tmp_path):
-    window, expected = resized_window(tmp_path, kind, target, size=target)
-    np.testing.assert_array_equal(window, expected)
-
-
-@pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("target", OTHER_SIZES)
 @pytest.mark.parametrize("size", [(1, 1), (40, 30)])
 def test_a_window_is_resized_as_the_whole_image_is(kind, target, size, tmp_path):
@@ -262,10 +228,3 @@ def test_a_large_image_is_read_in_windows_where_its_file_has_them(small_files, m
     monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)
     with open_source(source_of(small_files)) as image:
         assert image.is_large is has_windows
-
-
-def test_four_million_pixels_are_read_together():
-    picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
-    assert [box.bottom - box.top for box in strips(WindowedArray(picture))] == [4194, 4194, 612]
-    wide = np.broadcast_to(np.zeros(1, np.uint8), (2, 2**22 + 1))
-    assert len(list(strips(WindowedArray(wide)))) == 2

@@ -12,40 +12,8 @@ from data_utils.loading.augmentation import (
     Gamma,
     LowerResolution,
     Noise,
-    pack_augmentations,
     sample_augmentation,
 )
-
-
-def test_the_numbers_of_an_augmentation_are_packed_in_their_order():
-    augmentation = Augmentation(
-        np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(18.0).reshape(2, 3, 3), gain=5.0, shift=np.array([6.0, 7.0])
-    )
-    numbers = pack_augmentations([augmentation, Augmentation()], channels=2)
-    assert numbers.shape == (2, 4 + 18 + 4)
-    assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
-    assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
-
-
-CHANGES = pytest.mark.parametrize(
-    "settings",
-    [
-        {"effects": (Gamma(1.1),)},
-        {"gain": np.array([1.0, 1.1])},
-        {"shift": np.array([0.0, 0.1])},
-        {"elastic": np.zeros((2, 3, 3))},
-        {"matrix": np.diag([1.0, -1.0])},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-
-
-@CHANGES
-def test_an_augmentation_moves_by_its_matrix_or_its_elastic_part(settings):
-    assert Augmentation().is_identity
-    assert Augmentation(np.eye(3)).is_identity
-    assert not Augmentation(**settings).is_identity
-    assert Augmentation(**settings).moves is ("elastic" in settings or "matrix" in settings)
 
 
 def effect_numbers(effect) -> list[float]:

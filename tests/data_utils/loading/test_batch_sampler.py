@@ -119,16 +119,6 @@ def test_a_step_of_few_images_has_few_micro_batches(batch_split, images, sizes):
     assert batch_split.sizes(images) == sizes
 
 
-def test_processes_that_share_a_volume_are_one_group():
-    batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
-    assert batch_split.world_size == 6
-    assert batch_split.group_text == "2 groups of 3 processes"
-    assert batch_split.idle_groups == 0
-    assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
-    assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
-    assert batch_split._replace(batch_size=11).with_micro_batches(2).accumulation == 3
-
-
 FOUR_SHAPES = np.array([(8, 8)] * 4)
 TWO_GROUPS = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
 
@@ -139,6 +129,7 @@ def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other()
     assert batches[0] == batches[1]
     assert batches[2] == batches[3]
     assert batches[0] != batches[2]
+    assert "x 1 group of 2 processes x 2 accumulation steps" in str(shared)
 
 
 def test_many_sizes_become_few_shapes():

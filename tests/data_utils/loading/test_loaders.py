@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from support.data_sets import load_info
@@ -29,15 +28,6 @@ def loaders_of(
     shapes = network_shapes(info, config)
     device = torch.device("cpu")
     return build_loaders(info, config, shapes, batch_split, range(steps), num_workers=num_workers, device=device)
-
-
-def test_training_images_are_as_large_as_crops_and_twice_the_divisors(info):
-    shapes = network_shapes(info, UNetConfig(base_channels=2, depth=1))
-    assert shapes.train.tolist() == [[8, 8]] * len(info.train)
-    assert shapes.train.dtype == np.int32
-    assert network_shapes(info, UNetConfig(base_channels=2, depth=3)).train[0].tolist() == [16, 16]
-    large = replace(info, config=replace(info.config, crop_size=(40, 8)))
-    assert network_shapes(large, UNetConfig(base_channels=2, depth=1)).train[0].tolist() == [40, 8]
 
 
 def order_of_training(info: DatasetInfo, seed: int) -> list[list[int]]:

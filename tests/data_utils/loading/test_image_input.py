@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-import tifffile
 from support.inputs import read_input
 from support.rasters import write_raster
 
-from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import open_source
 from data_utils.image_io.windowed import WindowedArray
-from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
+from data_utils.loading.image_input import ImageInput, fit_channels
 from runtime.errors import ImageError
-from tasks.classes.target import ClassTarget
 from unet.config import Preprocess
 
 
@@ -46,12 +43,6 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
         fit_channels(color, 4)
 
 
-def test_an_image_that_is_decoded_whole_is_the_page_that_is_named(tmp_path):
-    pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    assert read_input(PageFile(tmp_path / "a.tif", 2), Preprocess(), 1).whole().max() == 2
-
-
 def test_an_image_that_the_model_does_not_take_is_named():
     with pytest.raises(ImageError, match=r"^b: image cannot be read"):
         read_input(b"", Preprocess(), 1, "b")
@@ -60,12 +51,6 @@ def test_an_image_that_the_model_does_not_take_is_named():
     no_number = ImageInput(WindowedArray(np.full((2, 3, 1), np.nan)), Preprocess(), 1, "d")
     with pytest.raises(ImageError, match=r"^d: has pixels that are not numbers"):
         no_number.strip(0, 1)
-
-
-def test_an_image_ends_where_its_last_decoded_row_does_so_in_part():
-    rows = np.array([10, 20, 250], np.uint8)[:, None, None]
-    image = ImageInput(WindowedArray(rows, (2, 1), (2.0, 1.0)), Preprocess(), 1)
-    assert image.whole().tolist() == [[[10], [20]]]
 
 
 @pytest.mark.parametrize(
@@ -122,19 +107,3 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
     full = write_raster(tmp_path / "b.tif", bands)
     with open_source(full) as picture:
         assert ImageInput(picture, Preprocess(scale=scale, mean=(4.0,) * 5), 5).window(window)[1] is None
-
-
-@pytest.fixture
-def missing_corner():
-    """An image without data in 2 x 3 pixels, and in one channel of another pixel."""
-    pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
-    pixels.mask[:2, :3] = True
-    pixels.mask[3, 5, 0] = True
-    return missing_pixels(pixels)
-
-
-def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corner):
-    target = hide_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing_corner)
-    assert (target.mask[:4, :6] == 255).all()
-    assert (target.mask == 255).sum() == 24
-    assert target.mask.dtype == np.uint8

@@ -83,24 +83,9 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask(patches, epoch):
     assert (target.mask[part] == patch_target.mask.numpy()).all()
     assert augmentation.is_identity
     assert problem is None
-
-
-@pytest.mark.parametrize("epoch", range(4))
-def test_a_patch_of_the_cache_is_that_of_the_file(patches, epoch):
-    (image, target, *_), (expected, expected_target, *_) = (dataset[Slot(1, epoch, (8, 12, 16))] for dataset in patches)
-    assert torch.equal(image, expected)
-    assert torch.equal(target.mask, expected_target.mask)
-
-
-def test_a_patch_is_all_that_is_copied_of_the_cache(tmp_path):
-    info = write_volumes(tmp_path, LARGE, crop_size=(8, 12, 16))
-    dataset = TrainingDataset(info.train, info, STANDARDIZED)
-    dataset.cache()
-    image, target, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
-    assert image.shape == (1, 8, 12, 16)
-    whole, whole_target = dataset.decoded[0]
-    assert np.shares_memory(image, whole)
-    assert np.shares_memory(target.mask, whole_target.mask)
+    expected, expected_target, *_ = decoded[Slot(1, epoch, (8, 12, 16))]
+    assert torch.equal(image, expected[0])
+    assert torch.equal(patch_target.mask, expected_target.mask)
 
 
 @pytest.mark.parametrize("width", [28, 32])
@@ -206,27 +191,16 @@ def test_volumes_are_decoded_again_for_another_preprocessing(cached_volumes, cha
     assert count_decoded_splits(cached_volumes, replace(STANDARDIZED, **changes)) == 4
 
 
-@pytest.fixture
-def wrong_label(tmp_path):
-    """Two volumes, of which the second has the label of the first, which is smaller."""
+def test_a_label_of_another_size_is_refused_by_name_and_sizes_or_makes_an_empty_sample(tmp_path):
     info = write_volumes(tmp_path, [(6, 7, 8), (6, 8, 8)])
     records = info.train.records
     records.rows.records[1]["target"] = records[0]["target"]
-    return info
-
-
-WRONG_SIZE = "volume 1: image is 6 x 8 x 8, its label 6 x 7 x 8"
-
-
-def test_a_label_of_another_size_is_refused_by_name_and_sizes(wrong_label):
-    with pytest.raises(DataError, match=WRONG_SIZE):
-        EvaluationDataset(wrong_label.val, wrong_label, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
-
-
-def test_a_volume_with_a_label_of_another_size_is_empty_where_it_is_skipped(wrong_label):
-    skipping = replace(wrong_label, config=replace(wrong_label.config, on_bad_sample="skip"))
+    line = "volume 1: image is 6 x 8 x 8, its label 6 x 7 x 8"
+    with pytest.raises(DataError, match=line):
+        EvaluationDataset(info.val, info, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
+    skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
     image, target, _, problem = EvaluationDataset(skipping.val, skipping, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
-    assert problem.startswith(WRONG_SIZE)
+    assert problem.startswith(line)
     assert image.shape == (1, 6, 8, 8)
     assert (image == 0).all()
     assert (target.mask == 255).all()

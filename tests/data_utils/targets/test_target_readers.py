@@ -5,12 +5,9 @@ Modules: data_utils/targets/reader.py.
 
 import numpy as np
 import pytest
-from support.volumes import write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRows, Metadata, Records
 from data_utils.targets.label_sets import LabelSets
 from runtime.cache import digest
@@ -34,13 +31,6 @@ def test_targets_of_readers_are_told_apart_in_the_cache():
         PointReader(Landmarks(("a", "b")), (1, 0)),
     ]
     assert len(set(map(digest, readers))) == len(readers)
-
-
-def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
-    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", np.zeros((2, 3, 4), np.uint8))),))
-    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", np.ones((4, 3, 2), np.uint8))),))
-    with pytest.raises(DataError, match=r"^a: "):
-        ClassReader(TWO).read_volume({"image": image, "target": label, "name": "a"}, read_volume_header(image, "a"))
 
 
 def test_a_mask_of_other_proportions_than_its_image_is_refused():

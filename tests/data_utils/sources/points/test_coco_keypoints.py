@@ -38,33 +38,25 @@ def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):
     assert table.positions[0, 1:].tolist() == [[3, 4], [5, 6]]
 
 
-@pytest.fixture
-def outlined_keypoints(tmp_path):
-    """A folder whose keypoints have outlines, and the file of these outlines without keypoints."""
+def test_keypoints_beside_outlines_are_read_where_they_are_asked_for_or_alone(tmp_path):
     write_annotated_dots(tmp_path, "coco")
     file = tmp_path / "annotations" / "person_keypoints_train2017.json"
     content = json.loads(file.read_text())
     for entry in content["annotations"]:
         entry["segmentation"] = [[1, 1, 9, 1, 9, 9]]
     objects = [{key: entry[key] for key in entry if key != "keypoints"} for entry in content["annotations"]]
-    categories = [{"id": 1, "name": "mouse"}]
-    outlines = content | {"annotations": objects, "categories": categories, "info": {"keypoints": "none"}}
-    outlines_file = file.with_name("instances_train2017.json")
-    outlines_file.write_text(json.dumps(outlines))
-    return tmp_path, outlines_file
-
-
-def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(outlined_keypoints):
-    folder, _ = outlined_keypoints
-    config = DataConfig(str(folder), val_fraction=0.5)
+    outlines = file.with_name("instances_train2017.json")
+    outlines.write_text(
+        json.dumps(
+            content
+            | {"annotations": objects, "categories": [{"id": 1, "name": "mouse"}], "info": {"keypoints": "none"}}
+        )
+    )
+    config = DataConfig(str(tmp_path), val_fraction=0.5)
     assert load_records(config)[0].metadata.landmarks is None
     assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == NAMES
-
-
-def test_keypoints_are_read_where_no_file_holds_outlines_alone(outlined_keypoints):
-    folder, outlines = outlined_keypoints
     outlines.unlink()
-    assert load_records(DataConfig(str(folder), val_fraction=0.5))[0].metadata.landmarks.names == NAMES
+    assert load_records(config)[0].metadata.landmarks.names == NAMES
 
 
 def test_files_of_one_split_are_joined(tmp_path):
@@ -97,27 +89,18 @@ def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(
 
 
 @pytest.mark.parametrize(
-    ("keypoints", "message"),
+    ("changes", "message"),
     [
-        ([1, 2, 2] * 4, "has 12 numbers, expected x, y and v of 3 keypoints"),
-        ([1, 2, 3] * 3, "v of 'nose' is 3, expected"),
-        ([1, 1e300, 2] * 3, "is not within"),
+        ({"annotations": [COCO_OBJECT | {"keypoints": [1, 2, 2] * 4}]}, "has 12 numbers, expected x, y and v of 3"),
+        ({"annotations": [COCO_OBJECT | {"keypoints": [1, 2, 3] * 3}]}, "v of 'nose' is 3, expected"),
+        ({"annotations": [COCO_OBJECT | {"keypoints": [1, 1e300, 2] * 3}]}, "is not within"),
+        ({"annotations": [COCO_OBJECT, COCO_OBJECT]}, "keypoints of 2 objects; several animals"),
+        ({"categories": [COCO_CATEGORY | {"keypoints": ["nose", "nose", "ear"]}]}, "'mouse' names its keypoints"),
     ],
-    ids=["many", "visibility of 3", "far"],
+    ids=["many", "visibility of 3", "far", "two objects", "one name"],
 )
-def test_keypoints_that_are_no_points_are_refused(tmp_path, keypoints, message):
-    text = coco_text(annotations=[COCO_OBJECT | {"keypoints": keypoints}])
-    assert message in reading_error(tmp_path / "a.json", text)
-
-
-def test_names_of_keypoints_that_are_not_different_are_refused(tmp_path):
-    text = coco_text(categories=[COCO_CATEGORY | {"keypoints": ["nose", "nose", "ear"]}])
-    assert "'mouse' names its keypoints" in reading_error(tmp_path / "a.json", text)
-
-
-def test_keypoints_of_two_objects_in_an_image_are_refused(tmp_path):
-    text = coco_text(annotations=[COCO_OBJECT, COCO_OBJECT])
-    assert "keypoints of 2 objects; several animals" in reading_error(tmp_path / "a.json", text)
+def test_keypoints_that_are_no_points_of_one_object_are_refused(tmp_path, changes, message):
+    assert message in reading_error(tmp_path / "a.json", coco_text(**changes))
 
 
 def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_path):
@@ -133,33 +116,19 @@ def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_pat
     assert [entry.size for entry in table.entries] == [SIZE]
 
 
-@pytest.fixture
-def three_points():
-    """A table of COCO in which two of three points are there."""
+def test_written_points_are_keypoints_of_one_object_of_coco_whose_score_is_their_mean_confidence(tmp_path):
     positions = np.array([[[2.0, 9.0], [5.0, 4.0], [1.0, 90.0]]])
-    return point_table("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
-
-
-def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path, three_points):
-    (entry,) = json.loads(write_points(tmp_path, three_points).read_text())["annotations"]
-    assert entry["bbox"] == [2, 4, 3, 5]
-    assert entry["area"] == 15
-
-
-def test_written_points_are_keypoints_of_one_object_of_coco(tmp_path, three_points):
-    content = json.loads(write_points(tmp_path, three_points).read_text())
+    points = ("coco", "abc", ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]))
+    content = json.loads(write_points(tmp_path, point_table(*points)).read_text())
     (entry,) = content["annotations"]
     assert entry["keypoints"] == [2, 9, 2, 5, 4, 2, 0, 0, 0]
-    assert entry["num_keypoints"] == 2
+    assert entry["bbox"] == [2, 4, 3, 5]  # about the points that are there
+    assert entry["area"] == 15
+    assert (entry["num_keypoints"], entry["iscrowd"]) == (2, 0)
     assert entry["image_id"] == content["images"][0]["id"]
-    assert entry["iscrowd"] == 0
     assert "score" not in entry
-
-
-def test_the_score_of_an_object_of_coco_is_the_mean_confidence(tmp_path, three_points):
     confidence = np.array([[0.25, 0.5, 0.75]])
-    settings = {"confidence": confidence, "presence": np.ones((1, 3))}
-    table = point_table("coco", "abc", ("one.png",), three_points.positions, three_points.states, **settings)
-    (entry,) = json.loads(write_points(tmp_path, table).read_text())["annotations"]
+    predicted = point_table(*points, confidence=confidence, presence=np.ones((1, 3)))
+    (entry,) = json.loads(write_points(tmp_path, predicted).read_text())["annotations"]
     assert entry["score"] == 0.5
     assert entry["keypoint_confidence"] == confidence[0].tolist()

@@ -9,7 +9,6 @@ import pytest
 from data_utils.image_io.formats import PointSource
 from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels
-from runtime.errors import DataError
 
 
 @pytest.fixture
@@ -28,8 +27,3 @@ def source():
 )
 def test_positions_follow_an_image_that_was_made_smaller(source, space, size, pixels):
     assert to_pixels(source._replace(space=space, size=size), (5, 10), "a").tolist() == [pixels]
-
-
-def test_positions_of_an_image_of_other_proportions_are_refused(source):
-    with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but a\.tps gives points of .* of 10 x 20"):
-        to_pixels(source._replace(size=(10, 20)), (20, 10), "a")

@@ -16,6 +16,7 @@ from support.points import (
     points_of_folder,
     prediction_with_an_absent_point,
     write_annotated_dots,
+    write_dots,
     write_points,
     write_tps,
 )
@@ -28,12 +29,10 @@ from data_utils.sources.points import files
 from runtime.errors import DataError
 from train_utils.dataset import load_dataset_info
 
-NAMES_IN_FILES = {"labelme": NAMES, "coco": NAMES, "tps": ("1", "2", "3")}
 
-
-@pytest.fixture(scope="module", params=WRITERS)
+@pytest.fixture(scope="module", params=["long", "wide", "deeplabcut", *WRITERS])
 def layout(request):
-    """A format of other programs, whose files hold the points of images."""
+    """A format of tables or of other programs, whose files hold the points of images."""
     return request.param
 
 
@@ -41,19 +40,18 @@ def layout(request):
 def dots_folder(layout, tmp_path_factory):
     """A folder of images with dots and their points in a format."""
     folder = tmp_path_factory.mktemp(layout)
-    write_annotated_dots(folder, layout)
+    if layout in WRITERS:
+        write_annotated_dots(folder, layout)
+    else:
+        write_dots(folder, 4, seed=0, layout=layout)
     return folder
 
 
-def test_points_beside_images_are_landmarks_with_the_names_of_their_files(dots_folder, layout):
+def test_points_beside_images_are_landmarks_where_their_file_says(dots_folder, layout):
     info = load_dataset_info(DataConfig(str(dots_folder), val_fraction=0.5))
     assert info.config.task == "landmarks"
     assert info.reader.landmarks.layout == layout
-    assert info.reader.names == NAMES_IN_FILES[layout]
-
-
-def test_a_drawn_dot_is_where_its_file_says(dots_folder):
-    info = load_dataset_info(DataConfig(str(dots_folder), val_fraction=0.5))
+    assert info.reader.names == (("1", "2", "3") if layout == "tps" else NAMES)
     distances = []
     for record in [*info.train.records, *info.val.records]:
         image = read_image(record["image"], "image").astype(float)

@@ -7,13 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from support.data_sets import load_info, unnoticed_changes
 from support.points import (
-    NAMES,
-    SIZE,
     certainties,
-    dot_center,
     point_table,
     points_of_folder,
     write_dots,
@@ -32,22 +28,6 @@ from data_utils.sources.points.table import (
 from runtime.errors import DataError
 
 LAYOUTS = ("long", "wide", "deeplabcut")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_drawn_dot_is_where_the_table_says(tmp_path, layout):
-    write_dots(tmp_path, 4, seed=0, layout=layout)
-    info = load_info(tmp_path, val_fraction=0.3)
-    assert info.config.task == "landmarks"
-    assert info.reader.names == NAMES
-    distances = []
-    for record in [*info.train.records, *info.val.records]:
-        image = np.asarray(Image.open(record["image"])).astype(float)
-        target = info.reader.read(record, SIZE)
-        for channel, (y, x) in enumerate(target.points):
-            distances.append(np.hypot(*(dot_center(image[:, :, channel], y, x) - (y, x))))
-    assert len(distances) == 12
-    assert max(distances) < 0.6
 
 
 EMPTY_CELLS = "image,a_x,a_y,b_x,b_y\na.png,1,2,,\nb.png,nan,NaN,3,4\n"
@@ -146,6 +126,11 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
         ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords of one length"),
         (f"image,landmark,x,y\n{200_000 * 'a'},one,1,2\n", "points.csv cannot be read as CSV"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
+        ("image,landmark,x,y\na.png,one,1,2,3\n", "line 2: has 5 cells, the heading 4"),
+        ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "line 3, a: 'z' is no coordinate"),
+        ("image,a_x,a_y\n\n,,\na.png,1,2\n\n\nb.png,1,z\n", "line 7, a: 'z' is no coordinate"),
+        ('image,landmark,x,y\na.png,"one\n\ntwo",1,2\nb.png,one,z,2\n', "line 5: 'z' is no coordinate"),
+        ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
     ],
 )
 def test_a_damaged_table_is_a_one_line_error(tmp_path, text, message):
@@ -186,21 +171,6 @@ def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
     assert table.states.tolist() == [[PRESENT, UNKNOWN], [PRESENT, PRESENT]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("image,landmark,x,y\na.png,one,1,2,3\n", "line 2: has 5 cells, the heading 4"),
-        ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "line 3, a: 'z' is no coordinate"),
-        ("image,a_x,a_y\n\n,,\na.png,1,2\n\n\nb.png,1,z\n", "line 7, a: 'z' is no coordinate"),
-        ('image,landmark,x,y\na.png,"one\n\ntwo",1,2\nb.png,one,z,2\n', "line 5: 'z' is no coordinate"),
-        ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
-    ],
-)
-def test_a_mistake_in_a_row_is_named_by_its_line(tmp_path, text, message):
-    with pytest.raises(DataError, match=message):
-        table_of(tmp_path, text)
-
-
 @pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize(
     ("layout", "lines", "absent", "unknown"),
@@ -230,21 +200,14 @@ def test_a_file_that_holds_no_points_any_more_is_a_one_line_error(tmp_path):
         files.read_written(tmp_path / "a.csv", "long")
 
 
-@pytest.fixture
-def keyed_points(tmp_path):
-    """A table of one point in two images."""
-    folder = write_table(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
-    return files.read(folder / "points.csv")
+def test_the_key_of_points_changes_with_their_files(tmp_path):
+    write_table(tmp_path, "image,p_x,p_y\na,1,2\nb,3,4\n", images=2)
+    table = files.read(tmp_path / "points.csv")
 
+    def key() -> str | None:
+        return open_points(tmp_path, table, absent=None, allow_unpaired=False).digest
 
-def digest_of(table: PointTable) -> str | None:
-    root = Path(table.files[0]).parent
-    return open_points(root, table, absent=None, allow_unpaired=False).digest
-
-
-def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
-    key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
-    assert unnoticed_changes(key_files, lambda: digest_of(keyed_points)) == []
+    assert unnoticed_changes([*(tmp_path / "images").iterdir(), tmp_path / "points.csv"], key) == []
 
 
 def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
@@ -350,7 +313,3 @@ def test_a_table_that_is_not_understood_is_named_with_what_is_expected(tmp_path,
     (folder / "points.csv").write_bytes(text.encode("cp1252"))
     with pytest.raises(DataError, match=message):
         points_of_folder(folder)
-
-
-def test_two_points_alone_are_no_box(tmp_path):
-    assert table_of(tmp_path, "filename,X1,Y1,X2,Y2\na,1,2,3,4\n").states.min() == PRESENT

@@ -18,25 +18,16 @@ from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
 
-@pytest.fixture
-def four_labels(tmp_path) -> Path:
-    """Two splits of two images each, of which one has the labels z and b, the other a and y."""
+def test_classes_are_the_names_of_all_splits_in_their_order_or_that_of_labels_txt(tmp_path):
     for split, labels in (("train", "zb"), ("val", "ay")):
         for stem in "12":
             write_labelme(tmp_path / split, stem, [shape(label, BOX, "rectangle") for label in labels])
-    return tmp_path
-
-
-def test_classes_are_the_names_of_all_splits_in_their_order(four_labels):
-    train, val = loaded(four_labels)
-    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
-
-
-def test_classes_stand_in_the_order_of_labels_txt(four_labels):
-    (four_labels / "labels.txt").write_text("__ignore__\n_background_\nz\n y \nb\n\na\n")
-    train, val = loaded(four_labels)
-    assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
-    assert read_mask(train[0]["target"], "")[20, 20] == 3
+    for records in loaded(tmp_path):
+        assert records.metadata.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
+    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\nz\n y \nb\n\na\n")
+    for records in loaded(tmp_path):
+        assert records.metadata.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
+    assert read_mask(loaded(tmp_path)[0][0]["target"], "")[20, 20] == 3
 
 
 PLACES = {  # JSON files -> images
@@ -66,42 +57,23 @@ def test_files_are_found_in_folders_without_splits(tmp_path, files, images):
     assert_boxes_are_read(tmp_path, [(tmp_path / files, tmp_path / images)], [1, 1])
 
 
-@pytest.fixture
-def image_elsewhere(tmp_path) -> Path:
-    """An image of another name than its file, and one in its file."""
+def test_an_image_may_have_another_name_than_its_file_or_be_in_it(tmp_path):
     cell, images = [shape("cell", BOX, "rectangle")], tmp_path / "images"
     write_labelme(tmp_path / "json", "a", cell, images, imagePath="..\\images\\p.png")
     (images / "a.png").rename(images / "p.png")
-    write_labelme(tmp_path / "json", "b", cell, images, imageData=png(np.full((*SIZE, 3), 7, np.uint8)))
+    inner = np.full((*SIZE, 3), 7, np.uint8)
+    write_labelme(tmp_path / "json", "b", cell, images, imageData=png(inner))
     (images / "b.png").unlink()
-    return tmp_path
-
-
-def test_an_image_may_have_another_name_than_its_file(image_elsewhere):
-    mask_of_name = masks_of(image_elsewhere)
+    mask_of_name = masks_of(tmp_path)
     assert [*sorted(mask_of_name)] == ["b.json", "p.png"]
     assert all(mask.any() for mask in mask_of_name.values())
-
-
-def test_an_image_may_be_in_its_file(image_elsewhere):
-    (image,) = (record["image"] for split in loaded(image_elsewhere) for record in split if record["name"] == "b.json")
-    np.testing.assert_array_equal(read_image(image), np.full((*SIZE, 3), 7, np.uint8))
-
-
-def test_a_file_without_an_image_is_named(image_elsewhere):
-    write_labelme(image_elsewhere / "json", "c", [], image_elsewhere / "elsewhere")
-    (image_elsewhere / "elsewhere/c.png").rename(image_elsewhere / "images/d.png")
-    message = error_of(image_elsewhere)
+    (image,) = (record["image"] for split in loaded(tmp_path) for record in split if record["name"] == "b.json")
+    np.testing.assert_array_equal(read_image(image), inner)
+    write_labelme(tmp_path / "json", "c", [], tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/c.png").rename(images / "d.png")
+    message = error_of(tmp_path)
     assert "2 files without partner: c.json: no image of its name; d.png: image without labelme file" in message
     assert "--allow-unpaired" in message
-
-
-def test_a_file_that_is_not_labelmes_does_not_hide_the_others(tmp_path):
-    for stem in "bc":
-        write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
-    other = write_labelme(tmp_path, "a", [])
-    other.write_text("{}")
-    assert f"{other} is no labelme file: it has no list of shapes" in error_of(tmp_path)
 
 
 def test_several_files_for_one_image_are_refused(tmp_path):
@@ -113,27 +85,16 @@ def test_several_files_for_one_image_are_refused(tmp_path):
     assert message in error_of(tmp_path, allow_unpaired=True)
 
 
-def test_an_image_without_a_file_is_named(tmp_path):
-    for stem in "abc":
-        write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
-    (tmp_path / "b.json").unlink()
-    message = error_of(tmp_path)
-    assert "1 file without partner: b.png: image without labelme file" in message
-    assert "--allow-unpaired" in message
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("{", "cannot be read as JSON"),
-        ('{"a": 1}', "is no labelme file"),
-    ],
+    [("{", "cannot be read as JSON"), ('{"a": 1}', "is no labelme file: it has no list of shapes")],
 )
 def test_a_damaged_file_is_named(tmp_path, content, message):
     for stem in "abcd":
         write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
-    (tmp_path / "c.json").write_text(content)
-    assert f"{tmp_path / 'c.json'} {message}" in error_of(tmp_path)
+    for stem in "ca":  # the first one too
+        (tmp_path / f"{stem}.json").write_text(content)
+        assert f"{tmp_path / f'{stem}.json'} {message}" in error_of(tmp_path)
 
 
 DAMAGED_IMAGES = {

@@ -67,13 +67,6 @@ def test_file_names_of_other_machines_are_understood(tmp_path, name):
     assert sorted([*masks(train), *masks(val)]) == ["1.png", "2.png", "3.png"]
 
 
-def test_images_of_each_split_lie_in_a_folder_of_its_name(tmp_path):
-    for split in ("train", "val"):
-        write_coco(tmp_path / f"annotations/instances_{split}_2017.json", [], tmp_path / split, 2)
-    for split, records in zip(("train", "val"), loaded(tmp_path), strict=True):
-        assert records[0]["image"] == str(tmp_path / split / "1.png")
-
-
 def test_masks_beside_the_images_stay_masks(tmp_path):
     write_coco(tmp_path / "annotations.json", OBJECTS, tmp_path / "images")
     (tmp_path / "masks").mkdir()

@@ -35,23 +35,16 @@ EVALUATED = rows(255, 255, 7, 8, 26, 33, 255, 255)
 
 
 @pytest.mark.parametrize(("nested", "prefix"), [(True, "aachen/"), (False, "")])
-def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested, prefix):
+def test_cityscapes_classes_are_the_19_of_the_benchmark_and_other_ids_are_ignored(tmp_path, nested, prefix):
     train, val = loaded(cityscapes(tmp_path, "train", "val", "test", nested=nested))
     name = f"{prefix}aachen_000000_000019_leftImg8bit.png"
-    assert len(train) == 2
-    assert len(val) == 2
+    assert len(train) == len(val) == 2
     assert train[0]["name"] == name
     np.testing.assert_array_equal(masks(train)[name], EVALUATED)
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_cityscapes_classes_are_the_19_of_the_benchmark(tmp_path, nested):
-    config = DataConfig(str(cityscapes(tmp_path, "train", "val", "test", nested=nested)))
+    config = DataConfig(str(tmp_path))
     class_map = load_dataset_info(config).reader.class_map
-    assert len(class_map) == 19
+    assert dict(zip(class_map.values, class_map.names, strict=True)) == CITYSCAPES
     assert class_map.ignore_value == 255
-    name_of_value = dict(zip(class_map.values, class_map.names, strict=True))
-    assert [name_of_value[value] for value in (7, 8, 26, 33)] == ["road", "sidewalk", "car", "bicycle"]
     assert "annotations: Cityscapes; 4 images" in check_data(config)[0]
 
 
@@ -63,6 +56,8 @@ def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     name_of_value = dict(zip(class_map.values, class_map.names, strict=True))
     assert [name_of_value[value] for value in (0, 13, 18)] == ["road", "car", "bicycle"]
     assert class_map.ignore_value == 255
+    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
+    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
 
 
 def test_a_cityscapes_image_without_mask_is_named(tmp_path):
@@ -83,12 +78,6 @@ def test_masks_of_cityscapes_alone_are_named_as_such(tmp_path):
 CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
 CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
 CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}
-
-
-def test_cityscapes_training_ids_are_not_taken_where_a_mask_lacks_them(tmp_path):
-    cityscapes(tmp_path, "train", "val", train_ids=True)
-    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
-    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
 
 
 def test_ids_of_cityscapes_that_are_not_evaluated_are_ignored_beyond_a_byte_too(tmp_path):

@@ -33,14 +33,6 @@ def voc(
 OWN = ["2007_000032", "2007_000039", "2011_003276"]
 
 
-@pytest.fixture
-def own_voc(tmp_path) -> Path:
-    """Images of the challenge in its lists, and another one without mask."""
-    root = voc(tmp_path, OWN, {"train": OWN[:1], "val": OWN[2:], "trainval": [OWN[0], OWN[2]]})
-    save(root / "JPEGImages" / "extra.jpg", np.zeros((*SIZE, 3), np.uint8))
-    return root
-
-
 def test_lists_of_voc_may_be_written_on_windows(tmp_path):
     root = voc(tmp_path, ["a/1", "a/2"], {"train": [r"a\1"], "val": [r"a\2"]})
     for file in root.glob("ImageSets/*/*.txt"):
@@ -49,25 +41,20 @@ def test_lists_of_voc_may_be_written_on_windows(tmp_path):
     assert [*masks(train), *masks(val)] == ["a/1.jpg", "a/2.jpg"]
 
 
-def test_an_image_in_both_lists_is_a_line(own_voc):
-    (own_voc / "ImageSets/Segmentation/train.txt").write_text("\n".join(OWN))
-    (line,) = [line for line in load_dataset_info(DataConfig(str(own_voc))).warnings if "also train" in line]
-    assert "such as 2011_003276.jpg" in line
-
-
-def test_splits_of_voc_are_those_of_its_lists(own_voc):
-    train, val = loaded(own_voc)
+def test_images_of_the_challenge_have_its_lists_and_its_classes(tmp_path):
+    root = voc(tmp_path, OWN, {"train": OWN[:1], "val": OWN[2:], "trainval": [OWN[0], OWN[2]]})
+    save(root / "JPEGImages" / "extra.jpg", np.zeros((*SIZE, 3), np.uint8))  # in no list, and without mask
+    train, val = loaded(root)
     assert [*masks(train)] == ["2007_000032.jpg"]
     assert [*masks(val)] == ["2011_003276.jpg"]
     np.testing.assert_array_equal(masks(train)["2007_000032.jpg"], VOC)
-
-
-def test_classes_of_voc_are_those_of_the_challenge_for_its_own_images(own_voc):
-    class_map = load_dataset_info(DataConfig(str(own_voc))).reader.class_map
+    class_map = load_dataset_info(DataConfig(str(root))).reader.class_map
     assert len(class_map) == 21
     assert class_map.ignore_value == 255
-    assert class_map.names[1] == "aeroplane"
-    assert class_map.names[15] == "person"
+    assert (class_map.names[1], class_map.names[15]) == ("aeroplane", "person")
+    (root / "ImageSets/Segmentation/train.txt").write_text("\n".join(OWN))
+    (line,) = [line for line in load_dataset_info(DataConfig(str(root))).warnings if "also train" in line]
+    assert "such as 2011_003276.jpg" in line
 
 
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])

@@ -1,4 +1,7 @@
-"""Class maps: which values are classes, what they are called where nobody says it, and masks as their indices."""
+"""Class maps: which values are classes, what they are called where nobody says it, and masks as their indices.
+
+Modules: data_utils/class_map.py, data_utils/mask_values.py.
+"""
 
 import re
 

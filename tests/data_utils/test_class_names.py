@@ -68,26 +68,15 @@ def test_classes_are_read_from_a_line(line, classes):
         ("0=a,#000001=b", "mix numbers and colors"),
         ("nowhere.json", "nowhere.json"),
         ("car,road", "'car' is no mask value"),
-    ],
-)
-def test_a_mistake_in_a_line_of_classes_is_one_clear_line(text, reason):
-    with pytest.raises(DataError, match=re.escape(reason)) as error:
-        parse_classes(text)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
         ('{"0": "a", "0": "b"}', "class value 0 is given twice"),
         ('{"0": 1}', "expected"),
         ('["a", 2]', "expected"),
         ("{", "neither VALUE=NAME"),
     ],
 )
-def test_a_mistake_in_a_file_of_classes_is_one_clear_line(tmp_path, content, reason):
+def test_a_mistake_in_a_line_or_a_file_of_classes_is_one_clear_line(tmp_path, text, reason):
     file = tmp_path / "classes.json"
-    file.write_text(content)
+    file.write_text(text)
     with pytest.raises(DataError, match=re.escape(reason)) as error:
-        parse_classes(str(file))
+        parse_classes(str(file) if text[0] in "{[" else text)
     assert "\n" not in str(error.value)

@@ -138,17 +138,11 @@ def test_masks_of_other_sizes_and_crowds_are_counted():
     assert len(lines) == 2
 
 
-@pytest.fixture
-def stray(tmp_path) -> Path:
-    """A data set of two values and one pixel of a third."""
-    folder = write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))
-    mask = np.array(Image.open(folder / "masks" / "cell_03.png"))
+def test_a_rare_value_is_warned_of_unless_it_has_a_meaning(tmp_path):
+    stray = write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))
+    mask = np.array(Image.open(stray / "masks" / "cell_03.png"))
     mask[0, 0] = 37
-    Image.fromarray(mask).save(folder / "masks" / "cell_03.png")
-    return folder
-
-
-def test_a_rare_value_is_warned_of_unless_it_has_a_meaning(stray):
+    Image.fromarray(mask).save(stray / "masks" / "cell_03.png")
     (line,) = load_info(stray).warnings
     assert "0.01% of all mask pixels, became classes: 37 (pixels: 1; masks: 1, the first is cell_03.png);" in line
     assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(stray)))[0]

@@ -71,12 +71,6 @@ def test_masks_of_many_values_outside_the_classes_are_ignored_on_request(tmp_pat
     assert check_data(DataConfig(str(tmp_path), classes=CLASSES, outside="ignore"))[1] == 0
 
 
-@pytest.fixture
-def small(tmp_path) -> DatasetInfo:
-    """A data set of four images that are halved."""
-    return load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), scale=0.5)
-
-
 PRETRAINED = Preprocess(
     mean=(1.0,) * 3,
     std=(2.0,) * 3,
@@ -167,7 +161,8 @@ def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_p
     assert info.normalization.mean == (6,)
 
 
-def test_a_network_is_told_of_the_data_set_and_a_pretrained_one_keeps_its_normalization(small):
+def test_a_network_is_told_of_the_data_set_and_a_pretrained_one_keeps_its_normalization(tmp_path):
+    small = load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), scale=0.5)
     own = small.preprocess()
     assert (own.mean, own.scale) == (small.normalization.mean, 0.5)
     assert (own.draft, own.turned, own.spacing) == (False, False, None)

@@ -54,18 +54,14 @@ def test_skipping_is_offered_where_something_is_left():
         one.raise_problems(skips=True)
 
 
-def remembered(split: SplitInspection) -> SplitInspection:
-    """The inspection as it comes from the cache."""
-    return SplitInspection.from_json(json.loads(json.dumps(split.to_json())), split.records)
-
-
 def test_pixels_are_counted_for_each_set_of_classes_that_images_are_labeled_for():
     mask = np.array([[0, 1]], np.uint8)
     rows = ListRows([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
     metadata = Metadata(label_sets={("a",): "classes.csv", (): "classes.csv"})
     records = Records(rows, metadata, label_numbers=np.array([ALL, 0, 1, 0], np.int32))
     split = inspect_split(records, "reading", Rules())
-    for each in (split, remembered(split)):
+    remembered = SplitInspection.from_json(json.loads(json.dumps(split.to_json())), records)
+    for each in (split, remembered):
         assert each.members.tolist() == [0, 1, 2, 1]
         assert [content.labeled_for for content in each.contents] == [None, ("a",), ()]
         assert pixels_by_labels([each]) == {None: {0: 1, 1: 1}, ("a",): {0: 2, 1: 2}, (): {0: 1, 1: 1}}

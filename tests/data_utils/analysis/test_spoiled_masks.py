@@ -1,7 +1,4 @@
-"""Masks with invented values on their borders end in one line; masks of thin or rare classes do not.
-
-Module: data_utils/analysis/spoiled_masks.py.
-"""
+"""Masks with invented values on their borders end in one line; masks of thin or rare classes do not."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -96,16 +93,11 @@ SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
 }
 
 
-@pytest.fixture(scope="module", params=SPOILED.values(), ids=SPOILED)
-def spoiled_folder(request, tmp_path_factory):
-    """A data set of masks that are spoiled in one of many ways."""
-    values, spoil = request.param
-    return write(tmp_path_factory.mktemp("spoiled") / "data", [spoil(shapes(seed, values)) for seed in range(5)])
-
-
-def test_invented_values_end_in_a_one_line_error_that_mends_them(spoiled_folder):
+@pytest.mark.parametrize(("values", "spoil"), SPOILED.values(), ids=SPOILED)
+def test_invented_values_end_in_a_one_line_error_that_mends_them(tmp_path, values, spoil):
+    write(tmp_path / "data", [spoil(shapes(seed, values)) for seed in range(5)])
     with pytest.raises(DataError) as error:
-        load_info(spoiled_folder)
+        load_info(tmp_path / "data")
     line = str(error.value)
     assert "\n" not in line
     assert "Export the masks again without smoothing (re-saving them keeps the invented values)" in line

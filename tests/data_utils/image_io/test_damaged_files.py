@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.damage import damaged
 from support.inputs import read_input
 from support.inspections import inspected
 
@@ -111,30 +112,7 @@ def read_all(content: bytes) -> None:
         assert isinstance(inspected({"image": content, "target": content, "name": "f"}), Inspection | Problem)
 
 
-@st.composite
-def damaged(draw) -> bytes:
-    """One of the files with bytes changed, taken out, put in, cut off or taken from another file."""
-    content = bytearray(draw(st.sampled_from(list(FILES.values()))))
-    for _ in range(draw(st.integers(1, 4))):
-        # headers are short and matter most
-        at = draw(st.one_of(st.integers(0, min(64, len(content))), st.integers(0, len(content))))
-        kind = draw(st.sampled_from(["byte", "long", "cut", "remove", "insert", "splice"]))
-        if kind == "byte":
-            content[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
-        elif kind == "long":
-            content[at : at + 4] = draw(
-                st.sampled_from([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f"])
-            )
-        elif kind == "cut":
-            del content[at:]
-        elif kind == "remove":
-            del content[at : at + draw(st.integers(1, 16))]
-        elif kind == "insert":
-            content[at:at] = draw(st.binary(max_size=16))
-        else:
-            other = draw(st.sampled_from(list(FILES.values())))
-            content[at:] = other[at:]
-    return bytes(content)
+DAMAGED = damaged([*FILES.values()], header=64)
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)
@@ -144,7 +122,7 @@ def test_the_files_are_good_before_they_are_damaged(content):
 
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(damaged())
+@given(DAMAGED)
 def test_damaged_files_end_in_an_error_of_ours(content):
     read_all(content)
 
@@ -163,6 +141,6 @@ def test_a_file_may_end_anywhere(content):
 
 @pytest.mark.slow
 @settings(max_examples=30_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(damaged())
+@given(DAMAGED)
 def test_many_damaged_files_end_in_an_error_of_ours(content):
     read_all(content)

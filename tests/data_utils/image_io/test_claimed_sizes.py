@@ -13,7 +13,7 @@ from PIL import Image
 from support.coco_files import entry, write_coco
 from support.data_sets import load_info
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import VolumeFile, check_memory
 from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.volumes import read_volume
 from data_utils.loading.volume_input import VolumeInput
@@ -51,6 +51,13 @@ def test_a_coco_outline_far_outside_the_picture_is_a_line(tmp_path):
         load_info(write_polygon(tmp_path / "data", zigzag), val_fraction=0.4)
 
 
+def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
+    monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 10)
+    check_memory(2**27, "little")
+    with pytest.raises(ValueError, match=r"much needs 0\.1 GB of memory, 0\.0 GB are free"):
+        check_memory(2**27 + 1, "much")
+
+
 @pytest.fixture
 def little_memory(monkeypatch):
     """A machine with a gigabyte of free memory."""
@@ -76,21 +83,14 @@ def test_a_tiff_of_too_few_strips_is_one_line(tmp_path, dtype, compression):
         read_image(tmp_path / "a.tif")
 
 
-@pytest.fixture
-def bomb(tmp_path, little_memory, monkeypatch) -> Path:
-    """A PNG file that claims 40,000 x 40,000 pixels, where Pillow does not mind."""
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    (tmp_path / "bomb.png").write_bytes(png_without_pixels(40_000, 40_000) + bytes(100_000))
-    return tmp_path / "bomb.png"
-
-
-@pytest.mark.parametrize("read", [read_image, read_mask])
-def test_a_picture_is_measured_before_it_is_decoded(bomb, read):
-    with pytest.raises(DataError, match=r"40,000 x 40,000 pixels needs 4\.8 GB of memory, 1\.0 GB are free"):
-        read(str(bomb), "bomb")
-
-
-def test_a_picture_is_measured_before_a_window_of_it_is_decoded(bomb):
+@pytest.mark.usefixtures("little_memory")
+def test_a_picture_is_measured_before_it_or_a_window_of_it_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # Pillow does not mind
+    bomb = tmp_path / "bomb.png"
+    bomb.write_bytes(png_without_pixels(40_000, 40_000) + bytes(100_000))
+    for read in (read_image, read_mask):
+        with pytest.raises(DataError, match=r"40,000 x 40,000 pixels needs 4\.8 GB of memory, 1\.0 GB are free"):
+            read(str(bomb), "bomb")
     with pytest.raises(ImageError, match="of memory"), open_source(bomb) as picture:
         picture.pixels(picture.rows(0, 1))
 

@@ -16,22 +16,12 @@ from support.rasters import write_raster
 from data_utils.image_io import windowed
 from data_utils.image_io.formats import BandSource, Box, PageFile
 from data_utils.image_io.reader import open_source, read_image, read_mask
+from data_utils.image_io.resize import resize_image, same_proportions
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
 from unet import Preprocess, UNet, UNetConfig
-
-
-def check_same(values: np.ndarray, expected: np.ndarray) -> None:
-    """Check that values are equal but for the last bit of the weights that they are resized by."""
-    assert values.dtype == expected.dtype
-    if values.dtype == np.uint8:
-        assert np.abs(values.astype(int) - expected).max() <= 1
-        assert (values != expected).mean() < 0.01
-    else:
-        # measured 1.4e-6 of the range
-        np.testing.assert_allclose(values, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -170,12 +160,12 @@ def resized_window(
 @pytest.mark.parametrize("size", [(1, 1), (40, 30)])
 def test_a_window_is_resized_as_the_whole_image_is(kind, target, size, tmp_path):
     window, expected = resized_window(tmp_path, kind, target, size)
-    # of the whole picture's range
-    expected_range = PICTURES[kind].max()
+    # equal but for the last bit of the weights that they are resized by
     if window.dtype == np.uint8:
-        check_same(window, expected)
-    else:
-        np.testing.assert_allclose(window, expected, rtol=0, atol=5e-6 * expected_range)
+        assert np.abs(window.astype(int) - expected).max() <= 1
+        assert (window != expected).mean() < 0.01
+    else:  # measured 1.4e-6 of the range
+        np.testing.assert_allclose(window, expected, rtol=0, atol=5e-6 * PICTURES[kind].max())
 
 
 @pytest.mark.parametrize(("width", "is_large"), [(4096, True), (4095, False)])
@@ -228,3 +218,28 @@ def test_a_large_image_is_read_in_windows_where_its_file_has_them(small_files, m
     monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)
     with open_source(source_of(small_files)) as image:
         assert image.is_large is has_windows
+
+
+def test_a_part_of_an_image_is_enlarged_to_the_size_of_the_image():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    part = resize_image(pixels[:5, :6], (6, 9), (0, 0, 4, 3))  # no pixel farther away contributes to it
+    np.testing.assert_array_equal(resize_image(pixels, (6, 9), (0, 0, 4, 3)), part)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "fits"),
+    [
+        ((734, 1100), (734, 1100), True),
+        ((734, 1100), (408, 612), True),  # a real pair: 408.36 x 612
+        ((100, 150), (34, 50), True),  # rounded up, and down
+        ((100, 150), (34, 49), False),
+        ((100, 100), (101, 100), True),
+        ((512, 512), (514, 512), False),
+        ((100, 100), (103, 100), False),
+        ((10, 20), (20, 10), False),
+        ((1000, 1500), (3, 5), True),
+    ],
+)
+def test_proportions_agree_to_one_rounded_pixel(image, mask, fits):
+    assert same_proportions(image, mask) is fits
+    assert same_proportions(mask, image) is fits

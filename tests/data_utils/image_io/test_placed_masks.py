@@ -140,22 +140,18 @@ def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):
     assert on_grid(plain, image, "a") == plain
 
 
-@pytest.fixture
-def coarse_mask(tmp_path):
-    """A mask of pixels of twice the size, 5 x 6, two to the left and one below those of its image, 8 x 9."""
+def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(tmp_path, monkeypatch):
+    """The mask has pixels of twice the size, two to the left and one below those of its image."""
     grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
     values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
     transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
-    return on_grid(str(write_raster(tmp_path / "mask.tif", values, transform=transform)), grid, "m")
-
-
-def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
-    with open_source(coarse_mask) as picture:
+    mask = on_grid(str(write_raster(tmp_path / "mask.tif", values, transform=transform)), grid, "m")
+    with open_source(mask) as picture:
         whole = picture.pixels()
         monkeypatch.setattr(places, "ROWS", 3)
         assert np.array_equal(picture.pixels(picture.rows(0, 8)), whole)
         assert np.array_equal(picture.pixels(Box(2, 7, 3, 8)), whole[2:7, 3:8])
-    assert np.array_equal(coarse_mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])
+    assert np.array_equal(mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])
 
 
 SHIFTS = {
@@ -169,21 +165,15 @@ SHIFTS = {
 }
 
 
-@pytest.fixture
-def shifted_records(tmp_path):
-    """Records of one image whose masks are shifted to the right and down, and one of a coarser mask."""
+def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(tmp_path):
     image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
     places = {name: ((8, 9), NORTH_UP * Affine.translation(*shift)) for name, shift in SHIFTS.items()}
-    places["e"] = ((4, 5), from_origin(500_003, 5_000_000, 20, 20))
-    records = []
+    places["coarser"] = ((4, 5), from_origin(500_003, 5_000_000, 20, 20))
+    rows = []
     for name, (size, transform) in places.items():
         mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, *size), np.uint8), transform=transform)
-        records.append({"image": str(image), "target": str(mask), "name": name})
-    return records
-
-
-def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(shifted_records):
-    records = Records(ListRows(shifted_records))
+        rows.append({"image": str(image), "target": str(mask), "name": name})
+    records = Records(ListRows(rows))
     placed = with_places(records)
     (line,) = shifted_masks(SimpleNamespace(records=[placed]))
     assert line.startswith("4 masks are shifted against their images")

@@ -1,7 +1,4 @@
-"""TIFFs with any number of bands are read as rasterio reads them, and pixels without data count nowhere.
-
-Module: data_utils/image_io/rasters.py.
-"""
+"""TIFFs with any number of bands are read as rasterio reads them, and pixels without data count nowhere."""
 
 import sys
 from pathlib import Path
@@ -67,19 +64,14 @@ def test_planes_without_place_are_bands(tmp_path):
     assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), bands[:, :, [2, 0]])
 
 
-@pytest.fixture(params=[0, -9999.0, float("nan")])
-def raster_with_gaps(request, tmp_path):
-    """A raster of four bands that lacks data in five rows of all bands, and in two rows of one."""
-    nodata = request.param
+@pytest.mark.parametrize("nodata", [0, -9999.0, float("nan")])
+def test_pixels_without_data_are_those_that_rasterio_masks(tmp_path, nodata):
     bands = np.random.default_rng(0).integers(1, 9, (4, 20, 30)).astype(np.float32)
     bands[:, :5] = nodata
     bands[2, 10:12] = nodata
-    return write_raster(tmp_path / "a.tif", bands, nodata=nodata, photometric="minisblack")
-
-
-def test_pixels_without_data_are_those_that_rasterio_masks(raster_with_gaps):
-    mask = np.ma.getmaskarray(read_image(raster_with_gaps))
-    with rasterio.open(raster_with_gaps) as file:
+    path = write_raster(tmp_path / "a.tif", bands, nodata=nodata, photometric="minisblack")
+    mask = np.ma.getmaskarray(read_image(path))
+    with rasterio.open(path) as file:
         truth = file.read(masked=True)
         valid = file.dataset_mask()
     assert np.array_equal(np.moveaxis(mask, 2, 0), np.ma.getmaskarray(truth))

@@ -96,12 +96,6 @@ def test_a_mask_is_colored_where_one_of_its_channels_differs():
         assert decode_mask(color, "a").values.shape == (1, 2, 3)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_pixel_that_is_no_number_is_named(value):
-    with pytest.raises(ImageError, match=r"a: has pixels that are not numbers \(NaN or infinite\)"):
-        read_image(np.array([[[0, value]]], np.float32), "a")
-
-
 def test_numbers_of_16_bits_are_finite_without_a_warning(recwarn):
     assert read_image(np.full((1, 2, 1), 65504, np.float16), "a").max() == 65504
     assert not recwarn.list

@@ -80,31 +80,6 @@ def test_the_global_generators_neither_matter_nor_move(strength):
     assert torch.equal(run(images, masks, [(4, 2)], strength)[0], first[0])
 
 
-@pytest.mark.parametrize("strength", STRENGTHS)
-@pytest.mark.parametrize("channels", [1, 5])
-@pytest.mark.parametrize(
-    ("dtype", "high", "result"),
-    [
-        (torch.uint8, 256, torch.float32),
-        (torch.uint16, 65536, torch.float32),
-        (torch.float16, 1, torch.float32),
-        (torch.float32, 4096, torch.float32),
-        (torch.float64, 1, torch.float64),
-    ],
-)
-def test_augmented_images_keep_their_shape_in_any_type(strength, channels, dtype, high, result):
-    images, masks = batch(channels=channels, dtype=dtype, high=high)
-    new_images, new_masks = run(images, masks, strength=strength, scale=high / 256)
-    assert new_images.dtype == result
-    assert new_images.shape == images.shape
-    assert new_masks.dtype == torch.int64
-    assert new_masks.shape == masks.shape
-    assert new_images.isfinite().all()
-    # brightness and contrast go a little beyond the range: measured 1.09 of it; and it is still a picture
-    assert new_images.abs().max() < 1.5 * high
-    assert new_images.std() > 0.1 * high
-
-
 def test_a_sample_whose_augmentation_is_the_identity_comes_back_exactly():
     images, masks = batch(count=3, dtype=torch.float32, high=65535)
     masks = masks.long()

@@ -1,7 +1,4 @@
-"""Which images form which batch: every image once, the same steps for any split, few shapes.
-
-Modules: data_utils/loading/batch_sampler.py.
-"""
+"""Which images form which batch: every image once, the same steps for any split, few shapes."""
 
 import hashlib
 
@@ -66,14 +63,6 @@ def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
 @pytest.mark.parametrize(("micro_batch_size", "world_size"), [(4, 2), (3, 3), (2, 4), (1, 1), (2, 1), (5, 2)])
 def test_steps_hold_the_same_images_in_the_same_order_on_any_split(micro_batch_size, world_size):
     assert images_of_steps(micro_batch_size, world_size, range(20)) == images_of_steps(8, 1, range(20))
-
-
-def test_each_epoch_holds_every_image_once_in_another_order():
-    steps = images_of_steps(4, 2, range(16))  # 57 images in batches of 8: 8 steps
-    first, second = ([slot[0] for step in part for slot in step] for part in (steps[:8], steps[8:]))
-    assert sorted(first) == sorted(second) == list(range(57))
-    assert first != second
-    assert {slot[1] for step in steps[8:] for slot in step} == {1}
 
 
 def test_a_resumed_run_continues_with_the_remaining_steps():
@@ -146,27 +135,20 @@ def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
     assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
 
 
-@pytest.fixture(params=[1, 2, 3])
-def evaluation(request) -> EvaluationSampler:
-    """Batches of three of 23 images, on one, two and three processes."""
-    return EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, request.param)
-
-
 def real_slots(sampler: EvaluationSampler) -> list[list[Slot]]:
     """The batches without fillers."""
     batches = [[slot for slot in batch if not slot.is_filler] for batch in sampler]
     return [batch for batch in batches if batch]
 
 
-def test_an_evaluation_sees_every_image_once_unpadded(evaluation):
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_an_evaluation_sees_every_image_once_unpadded_in_the_same_batches_on_any_number_of_processes(processes):
     shapes = sizes(23, kinds=1)
-    slots = [slot for batch in real_slots(evaluation) for slot in batch]
+    batches = real_slots(EvaluationSampler(shapes, 3 * 34 * 34, processes))
+    slots = [slot for batch in batches for slot in batch]
     assert sorted(slot.index for slot in slots) == list(range(23))
     assert all((shapes[slot.index] == slot.shape).all() for slot in slots)
-
-
-def test_an_evaluation_has_the_same_batches_on_any_number_of_processes(evaluation):
-    assert real_slots(evaluation) == list(EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, 1))
+    assert batches == list(EvaluationSampler(shapes, 3 * 34 * 34, 1))
 
 
 @pytest.mark.parametrize(("processes", "fillers"), [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)])

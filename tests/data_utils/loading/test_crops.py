@@ -1,12 +1,7 @@
-"""Where training crops are taken, as in older runs, and crops of images too large to be decoded whole.
-
-Module: data_utils/loading/crops.py.
-"""
+"""Where training crops are taken, as in older runs, and crops of images too large to be decoded whole."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +18,6 @@ from data_utils.loading.crops import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
 from unet.config import IGNORE_INDEX, Preprocess
 
-
-def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generator]:
-    """Generators for crops that are, or are not, taken around a class, as a third of all are."""
-    seeds = (seed for seed in itertools.count() if (first_number(seed) < 1 / 3) == around_class)
-    for seed in itertools.islice(seeds, count):
-        yield np.random.default_rng(seed)
-
-
-@cache
-def first_number(seed: int) -> float:
-    """What a generator draws first."""
-    return np.random.default_rng(seed).random()
-
-
 AROUND = [
     ((12, 14), (4, 5), (6, 7)),
     ((12, 14), (4, 5), (0, 0)),
@@ -46,29 +27,18 @@ AROUND = [
     ((9, 10, 8), (3, 4, 2), (4, 5, 4)),
     ((9, 10, 8), (3, 4, 2), (0, 9, 7)),
 ]
-Window = tuple[tuple[int, int], ...]
 
 
-def crop_by_mask(size: tuple, crop: tuple, pixel: tuple, rng: np.random.Generator) -> Window:
+@pytest.mark.parametrize(("size", "crop", "pixel"), AROUND, ids=str)
+def test_a_crop_around_a_pixel_has_it_anywhere_inside(size, crop, pixel):
+    """A third of all crops are taken so, at every place that the borders allow."""
     mask = np.full(size, IGNORE_INDEX, np.uint8)
     mask[pixel] = 3
-    return crop_window(mask, IGNORE_INDEX, crop, rng)
-
-
-def crop_by_locations(size: tuple, crop: tuple, pixel: tuple, rng: np.random.Generator) -> Window:
-    return crop_around([np.array([pixel])], size, size, crop, rng)
-
-
-BY_BOTH = pytest.mark.parametrize("take_crop", [crop_by_mask, crop_by_locations])
-
-
-@BY_BOTH
-@pytest.mark.parametrize(("size", "crop", "pixel"), AROUND, ids=str)
-def test_a_crop_around_a_pixel_has_it_anywhere_inside(size, crop, pixel, take_crop):
-    """At every place of the crop that the borders allow."""
     starts = set()
-    for rng in generators(400, around_class=True):
-        window = take_crop(size, crop, pixel, rng)
+    for seed in range(1200):
+        if np.random.default_rng(seed).random() >= 1 / 3:
+            continue
+        window = crop_window(mask, IGNORE_INDEX, crop, np.random.default_rng(seed))
         assert all(start <= at < end for (start, end), at in zip(window, pixel, strict=True))
         assert [end - start for start, end in window] == np.minimum(size, crop).tolist()
         starts.add(tuple(start for start, _ in window))
@@ -180,16 +150,12 @@ def test_crops_of_large_images_equal_those_of_the_whole(in_windows, decoded_name
     assert len(decoded_names) == len(epochs)
 
 
-@pytest.fixture
-def half_masks(tmp_path, large_images) -> DatasetInfo:
-    """Large images whose masks have half their size."""
+@pytest.mark.usefixtures("large_images")
+def test_crops_of_large_images_with_smaller_masks_equal_those_of_the_whole(tmp_path):
     folder = write_large(tmp_path / "data")
     for file in sorted((folder / "masks").iterdir()):
         tifffile.imwrite(file, tifffile.imread(file)[::2, ::2], tile=(64, 48))
-    return load_info(folder, crop_size=(64, 64))
-
-
-def test_crops_of_large_images_with_smaller_masks_equal_those_of_the_whole(half_masks):
+    half_masks = load_info(folder, crop_size=(64, 64))
     windows = TrainingDataset(half_masks.train, half_masks, Preprocess())
     whole = TrainingDataset(replace(half_masks.train, class_locations={}), half_masks, Preprocess())
     for epoch in (epoch for epoch in range(12) if not is_favored(epoch, 0)):
@@ -202,21 +168,12 @@ def test_crops_of_large_images_with_smaller_masks_equal_those_of_the_whole(half_
 SEEDS = (1, 2, 3, 5, 8)
 
 
-@pytest.fixture
-def labels() -> np.ndarray:
-    """A mask with one pixel of a class, and an ignored corner."""
-    mask = np.zeros((12, 14), np.uint8)
-    mask[3, 5] = 1
-    mask[9:, 11:] = 255
-    return mask
-
-
-def test_crops_by_a_mask_are_those_that_older_runs_had(labels):
+def test_crops_are_those_that_older_runs_had():
+    labels = np.zeros((12, 14), np.uint8)
+    labels[3, 5] = 1
+    labels[9:, 11:] = 255
     crops = [crop_window(labels, 255, (4, 5), np.random.default_rng(seed)) for seed in SEEDS]
     assert crops == [((7, 11), (9, 14)), ((7, 11), (0, 5)), ((8, 12), (0, 5)), ((5, 9), (2, 7)), ((0, 4), (4, 9))]
-
-
-def test_crops_by_locations_are_those_that_older_runs_had():
     locations = [np.array([[3, 5]]), np.array([[9, 11], [1, 1]])]
     crops = [crop_around(locations, (24, 28), (12, 14), (4, 5), np.random.default_rng(seed)) for seed in SEEDS]
     assert crops == [((7, 11), (9, 14)), ((0, 4), (0, 5)), ((1, 5), (0, 5)), ((5, 9), (2, 7)), ((1, 5), (4, 9))]

@@ -1,6 +1,7 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images.
 
-Modules: data_utils/loading/dataset.py, data_utils/loading/decoded_cache.py, data_utils/loading/loaders.py.
+Modules: data_utils/target.py, data_utils/loading/dataset.py, data_utils/loading/decoded_cache.py,
+data_utils/loading/loaders.py.
 """
 
 import itertools
@@ -210,19 +211,14 @@ def one_bad(request, info, tmp_path, monkeypatch) -> TrainingDataset | Evaluatio
     return dataset
 
 
-def test_a_sample_that_is_known_to_be_bad_is_a_filler(one_bad):
-    _, known, *_ = one_bad[Slot(2, 0, (16, 24))]
-    image, unknown, *_ = one_bad[Slot(1, 0, (16, 24))]
+def test_a_sample_that_is_known_to_be_bad_is_a_filler_and_its_problem_goes_along_with_its_batch(one_bad):
+    collate = collate_training if isinstance(one_bad, TrainingDataset) else collate_evaluation
+    samples = one_bad.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)])
+    assert collate(samples)["problems"] == ["b.png: is damaged"]
+    (_, known, *_), (image, unknown, *_) = samples
     assert (known.mask != IGNORED).all()
     assert (unknown.mask == IGNORED).all()
     assert torch.allclose(image.float().mean((1, 2)), torch.tensor(one_bad.fill), atol=0.6)
-
-
-def test_the_problem_of_a_bad_sample_goes_along_with_its_batch(one_bad):
-    collate = collate_training if isinstance(one_bad, TrainingDataset) else collate_evaluation
-    batch = collate(one_bad.__getitems__([Slot(index, 0, (16, 24)) for index in (2, 1)]))
-    assert batch["problems"] == ["b.png: is damaged"]
-    assert len(batch["images"]) == 2
 
 
 SEEDS_OF_CLASSES = [seed for seed in range(12) if np.random.default_rng(seed).random() < 1 / 3]  # crops about a class
@@ -272,3 +268,26 @@ def test_images_are_mirrored_only_where_the_reader_allows_it(info, mirrors):
     dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
     augmentations = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
     assert any(augmentation.is_mirrored for augmentation in augmentations) is mirrors
+
+
+def crop_loaders(info: DatasetInfo, batch_split: BatchSplit, steps: int, num_workers: int = 0) -> tuple:
+    """The loaders of a small network on the CPU, for so many training steps and for evaluation."""
+    config = UNetConfig(base_channels=2, depth=1)
+    shapes = network_shapes(info, config)
+    device = torch.device("cpu")
+    return build_loaders(info, config, shapes, batch_split, range(steps), num_workers=num_workers, device=device)
+
+
+def test_the_order_of_training_follows_the_seed_of_the_data(info):
+    orders = []
+    for seed in (0, 0, 1):
+        seeded = replace(info, config=replace(info.config, seed=seed))
+        train, _ = crop_loaders(seeded, BatchSplit(3, groups=1, micro_batch_size=3, accumulation=1), steps=4)
+        orders.append([[slot.index for slot in slots] for slots in train.batch_sampler])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_no_process_is_started_that_would_have_no_batch(info):
+    batch_split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
+    loaders = crop_loaders(info, batch_split, steps=3, num_workers=5000)
+    assert [loader.num_workers for loader in loaders] == [6, 6]

@@ -165,30 +165,21 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-@pytest.fixture
-def cached_volumes(tmp_path, monkeypatch):
-    """What is known of volumes, which are decoded in an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return write_volumes(tmp_path, LARGE, crop_size=(8, 8, 8))
-
-
 def count_decoded_splits(info: DatasetInfo, preprocess: Preprocess) -> int:
     """How many splits lie in the cache after loaders with this preprocessing were built."""
     volume_loaders(info, UNetConfig(1, 3, dims=3, depth=2, preprocess=preprocess), ONE_PROCESS)
     return len(list(cache_folder().glob("*.arrow")))
 
 
-def test_volumes_are_decoded_once_without_a_flag(cached_volumes):
-    for _ in range(2):
-        assert count_decoded_splits(cached_volumes, STANDARDIZED) == 2  # training and validation
-
-
 @pytest.mark.parametrize(
     "changes", [{"spacing": (1.0, 1.0, 2.0)}, {"clip": (80.0, 120.0)}, {"standardize": False}], ids=str
 )
-def test_volumes_are_decoded_again_for_another_preprocessing(cached_volumes, changes):
-    count_decoded_splits(cached_volumes, STANDARDIZED)
-    assert count_decoded_splits(cached_volumes, replace(STANDARDIZED, **changes)) == 4
+def test_volumes_are_decoded_once_without_a_flag_and_again_for_another_preprocessing(tmp_path, monkeypatch, changes):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = write_volumes(tmp_path, LARGE, crop_size=(8, 8, 8))
+    for _ in range(2):
+        assert count_decoded_splits(info, STANDARDIZED) == 2  # training and validation
+    assert count_decoded_splits(info, replace(STANDARDIZED, **changes)) == 4
 
 
 def test_a_label_of_another_size_is_refused_by_name_and_sizes_or_makes_an_empty_sample(tmp_path):

@@ -28,16 +28,16 @@ from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return write_splits(tmp_path)
-
-
-def test_classes_are_numbered_by_category_id_in_all_splits(folder):
+def test_classes_are_numbered_by_category_id_in_all_splits(tmp_path):
+    folder = write_splits(tmp_path)
     train, val = loaded(folder)
     assert train.metadata.classes == val.metadata.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
     info = load_dataset_info(DataConfig(str(folder)))
     assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 0
+    assert "annotations: COCO; 3 images with objects, 2 without\nobjects of each class\n" in report
+    assert {"         2  ant", "         2  cat", "         2  bee"} <= {*report.splitlines()}
     assert info.reader.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
 
 
@@ -99,15 +99,8 @@ def test_a_category_called_background_is_the_background(tmp_path):
     assert sum((record["target"].objects() for record in (*train, *val)), Counter()) == {1: 1}
 
 
-def test_the_report_counts_images_with_objects_and_objects_of_each_class(folder):
-    report, count = check_data(DataConfig(str(folder)))
-    assert count == 0
-    assert "annotations: COCO; 3 images with objects, 2 without\nobjects of each class\n" in report
-    assert {"         2  ant", "         2  cat", "         2  bee"} <= {*report.splitlines()}
-
-
-def test_a_packed_data_set_is_the_same(folder, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
+def test_a_packed_data_set_is_the_same(tmp_path, monkeypatch, capsys):
+    folder, out = write_splits(tmp_path), tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
     pack.main()
     assert f"4 classes; train with --classes {out / 'classes.json'}" in capsys.readouterr().out
@@ -134,7 +127,8 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
     assert info.reader.class_map.names[1] == "ant"
 
 
-def test_images_of_a_file_with_fewer_categories_are_labeled_for_these(folder):
+def test_images_of_a_file_with_fewer_categories_are_labeled_for_these(tmp_path):
+    folder = write_splits(tmp_path)
     file = folder / "annotations/instances_val2017.json"
     write_coco(file, [], None, 2, [c for c in CATEGORIES if c["id"] != 7])
     train, val = loaded(folder)
@@ -146,19 +140,14 @@ def test_images_of_a_file_with_fewer_categories_are_labeled_for_these(folder):
 PEOPLE = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
 
 
-@pytest.fixture(params=[("train_cars", "train_people"), ("cars", "people")], ids=["train_*", "any names"])
-def joined(request, tmp_path) -> tuple[Path, Path, Path]:
-    """A data set and its two files: two people have drawn different things, with ids from 1, and share one image."""
-    cars, people = (tmp_path / f"annotations/instances_{name}.json" for name in request.param)
+@pytest.mark.parametrize("names", [("train_cars", "train_people"), ("cars", "people")], ids=["train_*", "any names"])
+def test_files_of_one_split_are_joined_and_images_labeled_for_the_categories_of_theirs(tmp_path, names):
+    """Two people have drawn different things, with ids from 1, and share one image."""
+    cars, people = (tmp_path / f"annotations/instances_{name}.json" for name in names)
     write_coco(cars, [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path / "images", 1, [{"id": 1, "name": "car"}])
     objects = [entry(1, 1, 1, [box(12, 12, 5, 5)]), entry(2, 2, 2, [box(2, 2, 4, 4)])]
     write_coco(people, objects, tmp_path / "images", 2, PEOPLE)
-    return tmp_path, cars, people
-
-
-def test_files_of_one_split_are_joined_and_images_labeled_for_the_categories_of_theirs(joined):
-    root, _, _ = joined
-    train, val = loaded(root)
+    train, val = loaded(tmp_path)
     assert train.metadata.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
     masks_by_name = masks(train) | masks(val)
     assert np.unique(masks_by_name["1.png"]).tolist() == [0, 1, 2]

@@ -128,16 +128,6 @@ def test_more_categories_than_a_model_may_have_are_refused_unless_some_are_chose
         assert (target.main > 0).sum() == 81
 
 
-def test_an_image_that_is_not_there_is_named(folder):
-    (folder / "train2017/2.png").unlink()
-    message = error_of(folder)
-    assert "instances_train2017.json: 1 file without partner: 2.png: listed, but the file is missing" in message
-    assert "--allow-unpaired" in message
-    report, count = check_data(DataConfig(str(folder)))
-    assert count == 1
-    assert "2.png: listed, but the file is missing" in report
-
-
 def test_one_image_listed_twice_is_refused(folder):
     file = folder / "annotations/instances_train2017.json"
     content = json.loads(file.read_text())

@@ -8,7 +8,6 @@ from support.annotations import error_of, loaded, masks
 from support.coco_files import SIZE, VALUES, box, disc, entry, runs, write_coco, write_crowded_splits, write_splits
 
 from data_utils.bits import unpack_bits
-from data_utils.sources.annotations.drawn import DrawnMask
 
 
 def test_masks_are_those_of_pycocotools_pixel_for_pixel(tmp_path):
@@ -60,30 +59,19 @@ def test_smaller_objects_lie_on_top_whatever_area_the_file_says(tmp_path):
     assert mask[6, 6] == 2
 
 
-@pytest.fixture
-def overlapping_target(tmp_path) -> DrawnMask:
+def test_objects_are_numbered_with_the_values_of_their_classes_which_have_a_bit_each(tmp_path):
     """A cat below an ant of its size, and a crowd of bees that reaches below both."""
     objects = [entry(1, 1, 7, [box(4, 4, 9, 9)]), entry(2, 1, 3, [box(8, 4, 9, 9)])]
     objects.append(entry(3, 1, 90, [box(2, 2, 20, 4)], iscrowd=1))
     write_coco(tmp_path / "annotations.json", objects, tmp_path, 1)
     write_coco(tmp_path / "val/annotations.json", objects, tmp_path / "val", 1)
-    return loaded(tmp_path)[0][0]["target"]
-
-
-def test_objects_are_numbered_with_the_values_of_their_classes(overlapping_target):
-    numbers, values = overlapping_target.render_objects()
+    target = loaded(tmp_path)[0][0]["target"]
+    numbers, values = target.render_objects()
     assert values.tolist() == [0, 255, 2, 1]
-    assert numbers[8, 5] == 2
-    assert numbers[8, 10] == 3
-    assert numbers[3, 3] == 1
-
-
-def test_overlapping_classes_have_a_bit_each(overlapping_target):
-    truth, unknown = unpack_bits(overlapping_target.render_classes({1: 0, 2: 2, 3: 1}))
-    assert truth[8, 10] == 5
-    assert truth[5, 10] == 5
-    assert unknown[5, 10] == 2
-    assert unknown[3, 3] == 2
+    assert [numbers[8, 5], numbers[8, 10], numbers[3, 3]] == [2, 3, 1]
+    truth, unknown = unpack_bits(target.render_classes({1: 0, 2: 2, 3: 1}))
+    assert truth[8, 10] == truth[5, 10] == 5
+    assert unknown[5, 10] == unknown[3, 3] == 2
 
 
 def test_a_class_is_known_where_an_object_of_it_lies_on_a_crowd_of_it(tmp_path):

@@ -5,7 +5,6 @@ Modules: data_utils/sources/annotations/labelme.py.
 
 import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,21 +39,13 @@ PLACES = {  # JSON files -> images
 }
 
 
-def assert_boxes_are_read(root: Path, folders: list[tuple[Path, Path]], images: list[int]) -> None:
-    """Each folder of files, with its folder of images, holds two images of a box; `images` of each split are read."""
-    for files, pictures in folders:
-        for stem in "ab":
-            write_labelme(files, stem, [shape("cell", BOX, "rectangle")], pictures)
-    splits = loaded(root)
-    assert [len(split) for split in splits] == images
-    for record in (record for split in splits for record in split):
-        assert read_mask(record["target"], "").sum() == 36 * 36
-        assert read_image(record["image"]).shape == (*SIZE, 3)
-
-
 @pytest.mark.parametrize(("files", "images"), PLACES.values(), ids=PLACES)
 def test_files_are_found_in_folders_without_splits(tmp_path, files, images):
-    assert_boxes_are_read(tmp_path, [(tmp_path / files, tmp_path / images)], [1, 1])
+    for stem in "ab":
+        write_labelme(tmp_path / files, stem, [shape("cell", BOX, "rectangle")], tmp_path / images)
+    for (record,) in loaded(tmp_path):
+        assert read_mask(record["target"], "").sum() == 36 * 36
+        assert read_image(record["image"]).shape == (*SIZE, 3)
 
 
 def test_an_image_may_have_another_name_than_its_file_or_be_in_it(tmp_path):

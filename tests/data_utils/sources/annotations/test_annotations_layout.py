@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.annotations import error_of, loaded, masks
+from support.annotations import loaded, masks
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco
 from support.data_sets import unnoticed_changes
 from support.labelme_files import shape, write_labelme
@@ -102,13 +102,6 @@ def test_no_class_has_the_ignored_value():
     assert [values[f"c{number}"] for number in range(300)] == [*range(1, 255), *range(256, 302)]
     assert values["background"] == 0
     assert classes[254:256] == ((254, "c253"), (256, "c254"))
-
-
-def test_a_folder_of_no_images_names_the_formats_of_annotations(tmp_path):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "notes.json").write_text("{}")
-    assert "annotations of COCO, labelme, YOLO, VOC or Cityscapes" in error_of(tmp_path)
-    assert "volumes in imagesTr" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -39,24 +39,15 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_polygons_are_filled_at_the_size_of_the_image(folder):
+def test_polygons_are_filled_at_the_size_of_the_image_and_without_any_it_is_background(folder):
     train, val = loaded(folder)
     expected = np.zeros(SIZE, np.uint8)
     expected[10:31, 16:33] = 1  # with their outline
-    np.testing.assert_array_equal(masks(train)["a.jpg"], expected)
+    for name, mask in masks(train).items():
+        np.testing.assert_array_equal(mask, expected if name == "a.jpg" else np.zeros(SIZE))
     np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
-
-
-def test_a_class_may_be_a_number_with_a_point(folder):
-    (folder / "labels/train/a.txt").write_text(TREE.replace("0 ", "1.0 ", 1))
+    (folder / "labels/train/a.txt").write_text(TREE.replace("0 ", "1.0 ", 1))  # a class with a point
     assert masks(loaded(folder)[0])["a.jpg"].max() == 2
-
-
-@pytest.mark.parametrize("name", ["b.jpg", "c.jpg"], ids=["no file", "an empty file"])
-def test_an_image_without_objects_is_background(folder, name):
-    mask = masks(loaded(folder)[0])[name]
-    assert mask.shape == SIZE
-    assert not mask.any()
 
 
 def test_any_polygon_is_filled_as_pillow_fills_it(folder):

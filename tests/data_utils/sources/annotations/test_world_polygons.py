@@ -1,7 +1,4 @@
-"""Polygons in the world become masks: their files, which of them are read, and how they are drawn.
-
-Module: data_utils/sources/annotations/world_polygons.py.
-"""
+"""Polygons in the world become masks: their files, which of them are read, and how they are drawn."""
 
 import json
 import os
@@ -28,36 +25,25 @@ from train_utils.dataset import load_dataset_info
 NO_AREA = "is no Polygon or MultiPolygon of rings of 3 finite positions or more: "
 
 
-@pytest.fixture
-def wood_and_field(tmp_path):
-    """Images in UTM, polygons of two kinds of which one has a hole, and the mask that they are drawn as."""
+def test_polygons_of_several_kinds_are_classes_in_utm_and_in_degrees(tmp_path):
     for number in range(3):
-        bands, _ = scene(number)
-        write_raster(tmp_path / "images" / f"{number}.tif", bands)
-    wood = feature(square(5, 5, 20), square(10, 10, 5), kind="wood")
-    field = feature(square(20, 20, 100), kind="field")
-    mask = rasterize([(wood["geometry"], 2), (field["geometry"], 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8)
-    write_geojson(tmp_path / "areas.geojson", [wood, field])
-    return tmp_path, [wood, field], mask
-
-
-def test_polygons_of_several_kinds_are_classes(wood_and_field):
-    folder, _, mask = wood_and_field
-    train, _ = load_records(class_config(folder, label_column="kind"))
+        write_raster(tmp_path / "images" / f"{number}.tif", scene(number)[0])
+    features = [feature(square(5, 5, 20), square(10, 10, 5), kind="wood"), feature(square(20, 20, 100), kind="field")]
+    wood, field = (entry["geometry"] for entry in features)
+    mask = rasterize([(wood, 2), (field, 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8)
+    write_geojson(tmp_path / "areas.geojson", features)
+    train, _ = load_records(class_config(tmp_path, label_column="kind"))
     assert np.array_equal(read_mask(train[0]["target"], "a"), mask)
     assert train.metadata.classes == ((0, "background"), (1, "field"), (2, "wood"))
-
-
-def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(wood_and_field):
-    folder, features, mask = wood_and_field
+    info = load_dataset_info(class_config(tmp_path, label_column="kind", outside="ignore"))
+    assert info.reader.class_map.names == ("field", "wood")
+    assert info.reader.class_map.index_of(0) == 255
     to_degrees = Transformer.from_crs(UTM, 4326, always_xy=True)
-    for entry in features:
-        geometry = entry["geometry"]
-        geometry["coordinates"] = [
-            [to_degrees.transform(*corner) for corner in ring] for ring in geometry["coordinates"]
-        ]
-    write_geojson(folder / "areas.geojson", features, crs=None)
-    train, _ = load_records(class_config(folder, label_column="kind"))
+    for geometry in (wood, field):
+        rings = geometry["coordinates"]
+        geometry["coordinates"] = [[to_degrees.transform(*corner) for corner in ring] for ring in rings]
+    write_geojson(tmp_path / "areas.geojson", features, crs=None)
+    train, _ = load_records(class_config(tmp_path, label_column="kind"))
     assert (read_mask(train[0]["target"], "a") == mask).mean() > 0.99  # corners moved by rounding
 
 
@@ -78,13 +64,6 @@ def test_a_polygon_of_a_file_for_all_images_is_counted_where_its_center_lies(tmp
     write_geojson(tmp_path / "areas.geojson", list(map(feature, polygons)))
     records = [*chain(*load_records(class_config(tmp_path)))]
     assert {record["name"]: record["target"].objects() for record in records} == {"a.tif": {1: 2}, "b.tif": {1: 1}}
-
-
-def test_places_without_polygons_are_ignored_with_a_flag(wood_and_field):
-    folder, _, _ = wood_and_field
-    info = load_dataset_info(class_config(folder, label_column="kind", outside="ignore"))
-    assert info.reader.class_map.names == ("field", "wood")
-    assert info.reader.class_map.index_of(0) == 255
 
 
 @pytest.mark.parametrize(
@@ -252,14 +231,6 @@ TRIANGLE = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]}
 NO_COLUMNS = "has None in the column kind, expected a name or a number; its columns are none; give --label-column"
 
 
-def geojson_with_second_feature(folder, geometry, properties):
-    """A file of a square of the kind a, and of another feature."""
-    file = folder / "a.geojson"
-    square_feature = feature(square(0, 0, 9), kind="a")
-    file.write_text(json.dumps({"features": [square_feature, {"geometry": geometry, "properties": properties}]}))
-    return str(file)
-
-
 @pytest.mark.parametrize(
     ("geometry", "properties", "line"),
     [
@@ -277,8 +248,10 @@ def geojson_with_second_feature(folder, geometry, properties):
     ],
 )
 def test_a_feature_of_geojson_that_is_no_area_of_a_kind_is_named(tmp_path, geometry, properties, line):
+    features = [feature(square(0, 0, 9), kind="a"), {"geometry": geometry, "properties": properties}]
+    file = write_geojson(tmp_path / "a.geojson", features)
     with pytest.raises(DataError, match=f"feature 2.*{line}"):
-        read_shapes(geojson_with_second_feature(tmp_path, geometry, properties), "kind")
+        read_shapes(str(file), "kind")
 
 
 def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path):

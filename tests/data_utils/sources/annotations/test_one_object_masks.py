@@ -1,7 +1,4 @@
-"""A folder for each image, with a mask for each of its objects.
-
-Modules: data_utils/sources/annotations/one_object_masks.py.
-"""
+"""A folder for each image, with a mask for each of its objects."""
 
 from pathlib import Path
 

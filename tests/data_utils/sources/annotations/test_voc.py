@@ -1,7 +1,4 @@
-"""VOC and what CVAT and labelme export as such: lists, names of classes and colors.
-
-Modules: data_utils/sources/annotations/voc.py.
-"""
+"""VOC and what CVAT and labelme export as such: lists, names of classes and colors."""
 
 from pathlib import Path
 

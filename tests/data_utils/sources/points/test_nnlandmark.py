@@ -14,7 +14,6 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import PRESENT, UNKNOWN
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.table import Certainty
 from runtime.errors import DataError
 from train_utils.dataset import load_dataset_info
@@ -43,21 +42,6 @@ def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[s
     spacing = {case: {"image_spacing": [1, 1, 2], "annotation_spacing": None} for case in cases}
     (folder / "spacing.json").write_text(json.dumps(spacing))
     return cases
-
-
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [
-        ("a_0000.nii.gz", "a"),
-        ("b/a.v2_0000.mha", "b/a.v2"),
-        ("a.v2", "a.v2"),
-        ("a.npy", "a"),
-        ("a_0001.nii", "a_0001"),
-        ("a_0000_b.tif", "a_0000_b"),
-    ],
-)
-def test_a_case_is_called_as_its_volume_without_channel_or_extension(name, case):
-    assert case_name(name) == case
 
 
 @pytest.mark.parametrize("affine", [SPACING_OF_2_MM, TURNED], ids=["spacing of 2 mm", "turned"])

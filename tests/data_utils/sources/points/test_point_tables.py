@@ -70,9 +70,7 @@ def test_a_visibility_of_0_is_unknown(tmp_path):
     assert table.states.tolist() == [[UNKNOWN], [PRESENT]]
 
 
-@pytest.fixture
-def deeplabcut_project(tmp_path):
-    """Two videos of two frames each, with the table of each video beside its frames."""
+def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
     for video in ("first", "second"):
         folder = tmp_path / "labeled-data" / video
         write_dots(folder, 2, seed=0, layout="deeplabcut", name="CollectedData_Me.csv")
@@ -81,28 +79,16 @@ def deeplabcut_project(tmp_path):
         (folder / "images").rmdir()
         text = (folder / "CollectedData_Me.csv").read_text()
         (folder / "CollectedData_Me.csv").write_text(text.replace("frame_", f"labeled-data/{video}/frame_"))
-    return tmp_path
-
-
-def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(deeplabcut_project):
-    images = points_of_folder(deeplabcut_project).images
+    images = points_of_folder(tmp_path).images
     assert [image.split("/")[1] for image in images] == ["first", "first", "second", "second"]
-
-
-def test_points_that_the_network_of_deeplabcut_found_are_no_truth(deeplabcut_project):
-    folder = deeplabcut_project / "labeled-data" / "first"
-    (folder / "machinelabels-iter0.csv").write_text((folder / "CollectedData_Me.csv").read_text())
-    assert len(points_of_folder(deeplabcut_project).images) == 4
-
-
-def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplabcut_project):
-    images = points_of_folder(deeplabcut_project).images
-    file = deeplabcut_project / "labeled-data" / "first" / "CollectedData_Me.csv"
+    file = tmp_path / "labeled-data" / "first" / "CollectedData_Me.csv"
+    file.with_name("machinelabels-iter0.csv").write_text(file.read_text())  # what its network has found is no truth
+    assert points_of_folder(tmp_path).images == images
     lines = file.read_text().splitlines()
-    heads = [line.replace(",", ",,,", 1) for line in lines[:3]]
+    heads = [line.replace(",", ",,,", 1) for line in lines[:3]]  # a column for each part of a path
     rows = [line.replace("/", ",", 2) for line in lines[3:]]
     file.write_text("\n".join(heads + rows))
-    assert points_of_folder(deeplabcut_project).images == images
+    assert points_of_folder(tmp_path).images == images
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.in_process import run_train
 from support.points import point_table
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
 from data_utils.sources.load import find_in_folder, load_records
@@ -25,8 +25,6 @@ from data_utils.sources.points.spaces import from_voxels, to_voxels
 from data_utils.sources.points.table import join_tables
 from inference import Predictor
 from runtime.errors import DataError
-from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.reader import PointReader
 from train_utils.dataset import load_dataset_info
 
 SIZE = (20, 16, 12)  # along the axes of the file
@@ -282,16 +280,3 @@ def test_images_and_volumes_or_two_coordinates_of_volumes_are_a_one_line_error(t
     (tmp_path / "points.csv").write_text("image,landmark,x,y,z\na,one,1,2,3\nb,one,1,2,3\n")
     with pytest.raises(DataError, match="lists images and volumes; give a data set of each"):
         load_records(config)
-
-
-def test_chosen_points_of_a_volume_are_those_of_their_names(tmp_path):
-    file = tmp_path / "a.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES["RAS"]), file)
-    _, header = read_volume(VolumeFile((str(file),)), "a")
-    positions = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
-    source = PointSource("points.csv", "pixels", positions, np.array([PRESENT, ABSENT, PRESENT]))
-    reader = PointReader(Landmarks(("c", "b")), (2, 1))
-    target = reader.read_volume({"image": "", "target": source, "name": "a"}, header)
-    assert target.points.tolist() == [[9, 8, 7], [0, 0, 0]]
-    assert target.states.tolist() == [PRESENT, ABSENT]
-    assert target.unit.tolist() == [2, 1.5, 1]

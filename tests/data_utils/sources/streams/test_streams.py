@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import BatchSplit, stream_steps
+from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.load import load_records
@@ -143,18 +143,18 @@ def test_a_run_that_is_resumed_sees_what_is_left(any_info, images_alone, world, 
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_stream_or_table_holds_the_pictures_of_its_folder(folder, packed, split):
+def test_a_stream_or_table_holds_the_pictures_of_its_folder(folder, packed, tars, split):
     def sums(info: DatasetInfo) -> dict[str, tuple]:
         records = getattr(info, split).records
-        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
+        return {Path(r["name"]).stem: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
 
     sums_of_files = sums(load_info(folder))
+    assert len(sums_of_files) == {"train": 47, "val": 5}[split]
     assert sums(load_info(packed, streaming=True, **STREAM)) == sums_of_files
     assert sums(load_info(packed)) == sums_of_files
-
-
-def test_a_table_has_the_pixels_of_the_classes_of_its_folder(folder, packed):
     assert load_info(packed).reader.class_pixels == load_info(folder).reader.class_pixels
+    assert isinstance(load_info(tars, **STREAM).train.records.rows, TarRows)
+    assert sums(load_info(tars, **STREAM)) == sums_of_files
 
 
 def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
@@ -166,30 +166,21 @@ def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
 
 
-COLORS = {"classes": "#000000=background,#c86400=cell", "crop_size": (32, 32)}
-
-
-@pytest.fixture(scope="module")
-def packed_colors(tmp_path_factory) -> Path:
-    """Three pairs for each split whose masks are colors; one validation mask holds a color of no class."""
-    folder = tmp_path_factory.mktemp("colors")
+def test_a_validation_mask_of_no_class_in_a_stream_is_refused_or_skipped_with_a_flag(tmp_path):
     palette = np.array([(0, 0, 0), (200, 100, 0), (1, 2, 3)], np.uint8)
     for split in ("train", "val"):
-        write_folder(folder / split, 3, seed=0)
-        for file in (folder / split / "masks").iterdir():
+        write_folder(tmp_path / split, 3, seed=0)
+        for file in (tmp_path / split / "masks").iterdir():
             mask = np.array(Image.open(file)) // 255
             mask[0, 0] = 2 if (split, file.name) == ("val", "cell_01.png") else 0
             Image.fromarray(palette[mask]).save(file)
-    info = load_info(folder, classes=COLORS["classes"], on_bad_sample="skip")
-    pack(info.train.records, folder / "packed", "train")
-    pack(info.val.records, folder / "packed", "val")
-    return folder / "packed"
-
-
-def test_a_validation_mask_of_no_class_in_a_stream_is_refused_or_skipped_with_a_flag(packed_colors):
+    colors = {"classes": "#000000=background,#c86400=cell", "crop_size": (32, 32)}
+    info = load_info(tmp_path, classes=colors["classes"], on_bad_sample="skip")
+    pack(info.train.records, tmp_path / "packed", "train")
+    pack(info.val.records, tmp_path / "packed", "val")
     with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
-        load_info(packed_colors, streaming=True, **COLORS)
-    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
+        load_info(tmp_path / "packed", streaming=True, **colors)
+    info = load_info(tmp_path / "packed", streaming=True, on_bad_sample="skip", **colors)
     assert [*info.val.bad] == [1]
     assert "belong to no class" in info.val.bad[1]
     assert not info.train.bad
@@ -204,19 +195,6 @@ def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folde
     assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
 
 
-LENGTHS = [[5, 1, 9, 32], [47], [1] * 20]
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch):
-    images_of = stream_steps(np.array(lengths), batch_size, seed=1, epoch=epoch)
-    batches = [images_of(step) for step in range(-(-sum(lengths) // batch_size))]
-    assert sorted(np.concatenate(batches)) == list(range(sum(lengths)))
-    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-
-
 def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
     records = load_info(packed, streaming=True, **STREAM).train.records
     first = records[0]
@@ -228,38 +206,20 @@ def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
         records[47]
 
 
-@pytest.fixture
-def training_shards(packed, tmp_path) -> Path:
-    """The three training files of `packed` alone."""
+def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tmp_path):
     for file in packed.rglob("train*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
-
-
-def test_whole_shards_are_held_out_where_there_is_no_validation_split(training_shards):
-    info = load_info(training_shards, streaming=True, **STREAM)
+    info = load_info(tmp_path, streaming=True, **STREAM)
     train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
     assert len(train) + len(val) == 47
     assert not train & val
-    first = min(training_shards.iterdir())
+    first, *others = sorted(tmp_path.iterdir())
     names = {record["name"] for record in ParquetRows.open([str(first)], None, None)}
     assert names <= train or names <= val
-
-
-def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
-    for file in sorted(training_shards.iterdir())[1:]:
+    for file in others:
         file.unlink()
     with pytest.raises(DataError, match="a stream of 1 file has none to validate on"):
-        load_info(training_shards, streaming=True, **STREAM)
-
-
-def test_tars_hold_the_pictures_of_their_folder(folder, tars):
-    info = load_info(tars, **STREAM)
-    assert isinstance(info.train.records.rows, TarRows)
-    assert len(info.train) == 47
-    assert len(info.val) == 5
-    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in load_info(folder).train.records}
-    assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
+        load_info(tmp_path, streaming=True, **STREAM)
 
 
 @pytest.fixture
@@ -305,26 +265,12 @@ def test_a_tar_that_ends_within_a_header_is_cut_off(tars):
         TarRows.open([str(file)], None, None)
 
 
-class Epochs(NamedTuple):
-    """An epoch of training and one of validation, as loaders read them.
+def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> SimpleNamespace:
+    """The reads of all batches of a data set of 47 training and 5 validation pairs, four at a time.
 
-    Attributes:
-        groups: how many the training records have.
-        size: the bytes of the training files.
-        order, expected_order: the images of training in their order, and those that one process sees.
-        training_reads, validation_reads: of the files.
+    They come with how many groups the training records have, and the bytes of their files. The order of the training
+    images is that which one process sees.
     """
-
-    groups: int
-    size: int
-    order: list
-    expected_order: list
-    training_reads: list
-    validation_reads: list
-
-
-def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> Epochs:
-    """Read all batches of a data set of 47 training and 5 validation pairs, four at a time."""
     info = load_info(f"counted://{dataset}", **STREAM)
     info = without_what_was_read(info)
     expected_order = dealt_images(info, 1, 0, range(12), 4, 4)[0]
@@ -343,12 +289,16 @@ def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> Epochs:
     assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
     assert train.dataset.threads == (4 if num_workers == 16 else 1)
     counted.clear()
-    order = [image for batch in train for image in real_images(batch)]
+    assert [image for batch in train for image in real_images(batch)] == expected_order
     training_reads = counted.all()
     counted.clear()
     assert sum(len(batch["indices"]) for batch in val) == 5
-    size = sum(file.stat().st_size for file in dataset.rglob("train*"))
-    return Epochs(len(info.train.records.rows.group_sizes), size, order, expected_order, training_reads, counted.all())
+    return SimpleNamespace(
+        groups=len(info.train.records.rows.group_sizes),
+        size=sum(file.stat().st_size for file in dataset.rglob("train*")),
+        training_reads=training_reads,
+        validation_reads=counted.all(),
+    )
 
 
 def without_what_was_read(info: DatasetInfo) -> DatasetInfo:
@@ -367,7 +317,6 @@ PIECES = 4 * 4  # in the middle of a group, or at its border, one of these piece
 def test_an_epoch_of_tars_reads_each_group_once(num_workers, tars, counted, monkeypatch):
     monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
     epochs = read_epochs(tars, counted, num_workers)
-    assert epochs.order == epochs.expected_order
     assert epochs.groups <= len(epochs.training_reads) <= epochs.groups + PIECES
     assert len({(read.file, read.start, read.end) for read in epochs.training_reads}) == epochs.groups
     size = sum(read.end - read.start for read in epochs.training_reads)
@@ -382,7 +331,6 @@ def test_an_epoch_of_tars_reads_each_group_once(num_workers, tars, counted, monk
 )
 def test_an_epoch_of_parquet_files_reads_each_group_once(num_workers, packed, counted):
     epochs = read_epochs(packed, counted, num_workers)
-    assert epochs.order == epochs.expected_order
     assert len(epochs.training_reads) <= 3 * (epochs.groups + PIECES)  # the footer, and both columns
     size = sum(read.end - read.start for read in epochs.training_reads)
     footers = 2**16 * (epochs.groups + PIECES)

@@ -25,40 +25,36 @@ def write_tar(file: Path, *names: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "extensions",
+    ("extensions", "chosen"),
     [
-        ("jpg", "png"),
-        ("jpg", "seg.png"),
-        ("image.png", "mask.png"),
-        ("\udcff.jpg", "\udcff.mask.png"),
+        (("jpg", "png"), (None, None)),
+        (("jpg", "seg.png"), (None, None)),
+        (("image.png", "mask.png"), (None, None)),
+        (("\udcff.jpg", "\udcff.mask.png"), (None, None)),
+        (("a.png", "b.png"), ("b.png", "a.png")),
     ],
     ids=str,
 )
-def test_pictures_of_a_tar_are_found_by_their_extensions(tmp_path, extensions):
-    assert len(TarRows.open([write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions))], None, None)) == 1
+def test_pictures_of_a_tar_are_found_by_their_extensions_or_those_that_are_given(tmp_path, extensions, chosen):
+    assert len(TarRows.open([write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions))], *chosen)) == 1
 
 
-def test_pictures_of_a_tar_are_those_of_the_extensions_that_are_given(tmp_path):
-    file = write_tar(tmp_path / "a.tar", "x/1.a.png", "x/1.b.png")
-    assert len(TarRows.open([file], "b.png", "a.png")) == 1
-
-
-def test_pictures_of_a_tar_that_may_be_either_are_named_with_their_file(tmp_path):
-    files = [write_tar(tmp_path / "empty.tar", "x/1.txt"), write_tar(tmp_path / "a.tar", "x/1.a.png", "x/1.b.png")]
-    with pytest.raises(DataError, match=r"/a\.tar: which of a\.png, b\.png are image and mask"):
-        TarRows.open(files, None, None)
-
-
-@pytest.mark.parametrize("names", [("jpg", None), ("tif", "mask"), ("scan", "png")], ids=str)
-def test_extensions_that_a_tar_lacks_are_refused_with_those_it_has(tmp_path, names):
-    file = write_tar(tmp_path / "a.tar", "x/1.jpg", "x/1.png", "x/1.tif")
-    with pytest.raises(DataError, match=r"which of jpg, png, tif are image and mask"):
-        TarRows.open([file], *names)
-
-
-def test_a_tar_without_pictures_is_refused(tmp_path):
-    with pytest.raises(DataError, match="holds no pictures"):
-        TarRows.open([write_tar(tmp_path / "a.tar", "x/1.txt")], None, None)
+@pytest.mark.parametrize(
+    ("extensions", "chosen", "line"),
+    [
+        (("a.png", "b.png"), (None, None), r"/a\.tar: which of a\.png, b\.png are image and mask"),
+        (("jpg", "png", "tif"), ("jpg", None), r"which of jpg, png, tif are image and mask"),
+        (("jpg", "png", "tif"), ("tif", "mask"), r"which of jpg, png, tif are image and mask"),
+        (("jpg", "png", "tif"), ("scan", "png"), r"which of jpg, png, tif are image and mask"),
+        (("txt",), (None, None), "holds no pictures"),
+    ],
+    ids=str,
+)
+def test_a_tar_whose_image_and_mask_are_not_known_is_named_with_what_it_holds(tmp_path, extensions, chosen, line):
+    files = [write_tar(tmp_path / "empty.tar", "x/1.txt")]
+    files.append(write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions)))
+    with pytest.raises(DataError, match=line):
+        TarRows.open(files, *chosen)
 
 
 def test_a_file_that_is_no_tar_is_named(tmp_path):

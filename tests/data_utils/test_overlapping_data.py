@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.annotations import error_of
 from support.data_sets import load_info, unnoticed_changes
+from support.folders import touch
 from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
 
 from data_utils.config import DataConfig
@@ -18,7 +19,6 @@ from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
     class_bits,
     class_folders,
-    find_class_pages,
     open_channels,
     open_class_folders,
 )
@@ -78,10 +78,6 @@ def test_classes_are_chosen_in_the_order_of_the_flag_and_joined_by_one_name(fold
         assert (np.stack([planes(target.truth, 2) for target in targets]) == np.stack(expected, axis=1)).all()
 
 
-def test_a_class_that_is_not_there_is_refused(folders):
-    assert "no class is called 'purple'" in error_of(folders, classes="purple")
-
-
 @pytest.fixture
 def folders_without_green(folders) -> Path:
     """`folders`, of which the third training image has no mask of green."""
@@ -132,59 +128,33 @@ def test_masks_below_folders_of_sites_stay_classes(tmp_path):
     assert info.reader.class_map.values == (0, 1, 2, 3)
 
 
-def touch(folder: Path, *names: str) -> list[Path]:
-    """Empty files."""
-    files = [folder / name for name in names]
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    return files
-
-
-@pytest.fixture
-def class_folder_splits(tmp_path):
-    """Two splits with folders of masks, which are not the same."""
+def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
     touch(tmp_path / "train", "images/a.png", "masks/c10/a.png", "masks/c2/a_x.png", "masks/c2/a_y.png")
     touch(tmp_path / "val", "images/b.png", "masks/c10/b.png", "masks/c3/b.png")
-    return tmp_path
-
-
-def test_classes_are_the_folders_of_all_splits_in_natural_order(class_folder_splits):
-    train, val = load_records(DataConfig(str(class_folder_splits), task="overlapping", allow_unpaired=True))
+    train, val = load_records(DataConfig(str(tmp_path), task="overlapping", allow_unpaired=True))
     assert train.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
     assert val.metadata.classes == train.metadata.classes
     assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
 
 
-@pytest.fixture
-def unpaired(tmp_path) -> Path:
-    """Two images, of which one has masks in a file of channels and in a folder of a class; and further masks."""
+@pytest.mark.parametrize("kind", ["channels", "folders"])
+def test_masks_or_images_of_classes_without_partner_are_named_or_left_out_by_a_flag(tmp_path, kind):
     touch(tmp_path, "images/s/a.png", "images/b.png", "masks/s/a.npy", "masks/z.npy", "c/s/a.png", "c/y.png")
-    return tmp_path
 
+    def opened(**settings) -> Records:
+        config = DataConfig(**settings)
+        if kind == "channels":
+            return open_channels(tmp_path / "images", tmp_path / "masks", (None, None), config)
+        return open_class_folders(tmp_path / "images", tmp_path, ["c"], IMAGE_SUFFIXES, config)
 
-def unpaired_channels(folder: Path, **settings):
-    return open_channels(folder / "images", folder / "masks", (None, None), DataConfig(**settings))
-
-
-def unpaired_folders(folder: Path, **settings):
-    return open_class_folders(folder / "images", folder, ["c"], IMAGE_SUFFIXES, DataConfig(**settings))
-
-
-@pytest.mark.parametrize(
-    ("opened", "line"),
-    [
-        (unpaired_channels, "b.png: image without mask; z.npy: mask without image"),
-        (unpaired_folders, "b.png: image without mask; c/y.png: mask without image"),
-    ],
-)
-def test_masks_or_images_of_classes_without_partner_are_named_or_left_out_by_a_flag(unpaired, opened, line):
-    with pytest.raises(DataError, match=f"2 files without partner: {line}"):
-        opened(unpaired)
-    records = opened(unpaired, allow_unpaired=True)
+    mask = {"channels": "z.npy", "folders": "c/y.png"}[kind]
+    line = f"2 files without partner: b.png: image without mask; {mask}: mask without image"
+    with pytest.raises(DataError, match=line):
+        opened()
+    records = opened(allow_unpaired=True)
     assert [record["name"] for record in records] == ["s/a.png"]
     assert len(records.metadata.unpaired) == 2
-    assert records.rows.image_folders == {(f"{unpaired}/images", "s")}
+    assert records.rows.image_folders == {(f"{tmp_path}/images", "s")}
 
 
 def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path):
@@ -237,12 +207,19 @@ def test_folders_of_masks_are_no_classes_where_the_task_is_another(folders):
     assert "image without mask" in error_of(folders, task="classes")
 
 
-def test_channels_of_color_are_classes_with_the_task(tmp_path):
+@pytest.mark.parametrize(
+    ("channels", "dtype", "is_color"),
+    [(2, "uint8", False), (3, "uint8", True), (4, "uint8", True), (5, "uint8", False), (4, "float32", False)],
+)
+def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channels, dtype, is_color):
     for number in range(2):
-        write_mask(tmp_path / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
-        write_mask(tmp_path / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
-    train, _ = load_records(DataConfig(str(tmp_path), task="overlapping"))
-    assert train.metadata.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
+        write_mask(tmp_path / "images", f"{number}.png", np.zeros((6, 8), np.uint8))
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        np.save(tmp_path / "masks" / f"{number}.npy", np.zeros((6, 8, channels), dtype))
+    classes = tuple((number, f"class {number}") for number in range(1, channels + 1))
+    for task in (None, "overlapping"):
+        train, _ = load_records(DataConfig(str(tmp_path), task=task))
+        assert train.metadata.classes == (() if is_color and task is None else classes)
 
 
 def test_more_classes_than_bits_are_refused(tmp_path):
@@ -316,20 +293,16 @@ def test_objects_keep_what_lies_below_others_and_without_the_task_are_classes_of
     assert (uppermost == np.where(wheel, 2, car)).all()
 
 
-def overlap_warnings_of(folder: Path, **options) -> list[str]:
-    return [line for line in load_info(folder, **options).warnings if "overlapping" in line]
-
-
 @pytest.mark.parametrize("task", ["classes", "objects"])
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
 def test_much_overlap_is_warned_of_and_little_is_not(tmp_path, kind, task):
     write_annotations(tmp_path / "much", kind, box(8, 12, 6, 12))
-    (warning,) = overlap_warnings_of(tmp_path / "much", task=task)
+    (warning,) = [line for line in load_info(tmp_path / "much", task=task).warnings if "overlapping" in line]
     assert 8 <= int(warning.partition("%")[0]) <= 14
     assert "--task overlapping learns all classes" in warning
     assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]
     write_annotations(tmp_path / "little", kind, box(40, 24, 6, 12))
-    assert overlap_warnings_of(tmp_path / "little") == []
+    assert not any("overlapping" in line for line in load_info(tmp_path / "little").warnings)
 
 
 def test_crowds_are_unknown_for_their_class(tmp_path):
@@ -359,15 +332,3 @@ def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_pa
     assert (target.known[12:17, 8:11] == 0b11).all()
     assert (target.known[8:13, 20:25] == 0).all()
     assert (target.truth[8:13, 20:25] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("channels", "dtype", "is_color"),
-    [(2, "uint8", False), (3, "uint8", True), (4, "uint8", True), (5, "uint8", False), (4, "float32", False)],
-)
-def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channels, dtype, is_color):
-    mask = tmp_path / "mask.npy"
-    np.save(mask, np.zeros((6, 8, channels), dtype))
-    assert find_class_pages(mask, tmp_path / "image.png", explicit=True) == (None,) * channels
-    expected = () if is_color else (None,) * channels
-    assert find_class_pages(mask, tmp_path / "image.png", explicit=False) == expected

@@ -30,3 +30,12 @@ def write_splits(folder: Path, train: int, val: int, *, size: tuple[int, int] = 
     write_folder(folder / "train", train, seed=0, size=size)
     write_folder(folder / "val", val, seed=1, size=size)
     return folder
+
+
+def touch(folder: Path, *names: str) -> list[Path]:
+    """Empty files below a folder."""
+    files = [folder / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return files

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.data_sets import load_info
+from support.folders import touch
 from support.rasters import scene, write_raster
 
 from data_utils.config import DataConfig
@@ -107,13 +108,6 @@ def test_the_network_learns_nothing_where_there_is_no_data(
 )
 def test_bands_that_are_files_are_called_by_the_word_that_tells_them_apart(files, names):
     assert band_names(files) == names
-
-
-def touch(folder: Path, *names: str) -> None:
-    """Make empty files, with their folders."""
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
 
 
 def test_scenes_are_folders_of_tiffs(tmp_path):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.folders import touch
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import source_files
@@ -59,12 +60,6 @@ BESIDE = {
 }
 
 
-def write_tree(root: Path, *files: str) -> None:
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).touch()
-
-
 def list_rows(root: Path) -> set[str]:
     """The images and masks of all records, below the data set."""
     rows: set[str] = set()
@@ -82,20 +77,20 @@ def test_a_layout_that_can_only_mean_one_thing_is_read(name, tmp_path):
         image, *others = line.split()
         # masks in a folder of the case
         others = [f"{image.split('/')[0]}/{file}" if file.startswith("segmentations") else file for file in others]
-        write_tree(tmp_path, image, *others)
+        touch(tmp_path, image, *others)
         rows.add(" ".join([image, *others]))
-    write_tree(tmp_path, *BESIDE.get(name, "").split())
+    touch(tmp_path, *BESIDE.get(name, "").split())
     assert list_rows(tmp_path) == rows
 
 
 def test_names_of_classes_come_from_roboflow_and_from_files_of_masks(tmp_path):
     for split in ("train", "valid"):
-        write_tree(tmp_path / "roboflow" / split, "a.jpg", "a_mask.png")
+        touch(tmp_path / "roboflow" / split, "a.jpg", "a_mask.png")
         (tmp_path / "roboflow" / split / "_classes.csv").write_text("Pixel Value, Class\n0, background\n1, cell\n")
     train, _ = load_records(DataConfig(str(tmp_path / "roboflow")))
     assert train.metadata.classes == ((0, "background"), (1, "cell"))
     for case in ("s1", "s2"):
-        write_tree(tmp_path / "cases" / case, "ct.nii", "segmentations/liver.nii", f"segmentations/only_{case}.nii")
+        touch(tmp_path / "cases" / case, "ct.nii", "segmentations/liver.nii", f"segmentations/only_{case}.nii")
     train, _ = load_records(DataConfig(str(tmp_path / "cases")))
     assert train.metadata.classes == ((1, "liver"), (2, "only_s1"), (3, "only_s2"))
     assert train.metadata.task == "overlapping"
@@ -123,7 +118,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("files", REFUSED)
 def test_what_is_missing_or_could_mean_two_things_is_said_in_one_line(files, tmp_path):
-    write_tree(tmp_path, *files.split())
+    touch(tmp_path, *files.split())
     with pytest.raises(DataError) as error:
         load_records(DataConfig(str(tmp_path)))
     assert REFUSED[files] in str(error.value)

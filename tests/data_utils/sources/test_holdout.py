@@ -136,11 +136,6 @@ def test_folds_hold_out_each_image_once_and_groups_whole(group, folds, most, see
     assert sorted(held_out) == sorted(names)
 
 
-def test_folds_of_a_data_set_with_validation_images_are_refused():
-    with pytest.raises(DataError, match="shapes has its own validation images"):
-        load_info("shapes", fold="1/5")
-
-
 class Stream(StreamRows):
     """Files of records that are never read."""
 

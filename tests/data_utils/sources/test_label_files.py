@@ -1,7 +1,4 @@
-"""Tables and rules of the classes that images are labeled for: where they lie, and which images they speak of.
-
-Modules: data_utils/sources/label_files.py.
-"""
+"""Tables and rules of the classes that images are labeled for: where they lie, and which images they speak of."""
 
 from pathlib import Path
 
@@ -15,40 +12,30 @@ from data_utils.sources.label_files import ImageLabels, Table, read_label_files,
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 
-ROWS = "image,classes\n{train}a,car\n{train}b,dog\n{val}a,person\n"
 
-
-@pytest.fixture
-def outer_splits(tmp_path):
-    """Two splits, each with images and masks of its own."""
-    for split in ("train", "val"):
-        write_bands(tmp_path / split, ["a", "b"])
-    return tmp_path
-
-
-@pytest.fixture
-def inner_splits(tmp_path):
-    """Two splits below one folder of images and one of masks."""
-    return write_bands(tmp_path, ["train/a", "train/b", "val/a", "val/b"])
-
-
-@pytest.mark.parametrize(
-    ("layout", "train", "val"),
-    [("outer_splits", "train/images/", "val/images/"), ("inner_splits", "train/", "val/")],
-)
-def test_a_table_lies_above_all_splits(request, layout, train, val):
-    folder = request.getfixturevalue(layout)
-    (folder / "classes.csv").write_text(ROWS.format(train=train, val=val))
-    training, validation = load_records(DataConfig(str(folder)))
+@pytest.mark.parametrize("place", ["{split}/images/", "{split}/"], ids=["outer splits", "inner splits"])
+def test_a_table_lies_above_all_splits(tmp_path, place):
+    if "images" in place:
+        for split in ("train", "val"):
+            write_bands(tmp_path / split, ["a", "b"])
+    else:
+        write_bands(tmp_path, ["train/a", "train/b", "val/a", "val/b"])
+    folders = {split: place.format(split=split) for split in ("train", "val")}
+    (tmp_path / "classes.csv").write_text(
+        "image,classes\n{train}a,car\n{train}b,dog\n{val}a,person\n".format(**folders)
+    )
+    training, validation = load_records(DataConfig(str(tmp_path)))
     assert [training.label_set(i) for i in range(2)] == [("car",), ("dog",)]
     assert [validation.label_set(i) for i in range(2)] == [("person",), None]
     assert training.unlisted == []
     assert validation.unlisted == ["b.png"]
 
 
-def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
-    (outer_splits / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
-    train, val = load_records(DataConfig(str(outer_splits)))
+def test_a_table_of_a_split_lies_beside_its_images(tmp_path):
+    for split in ("train", "val"):
+        write_bands(tmp_path / split, ["a", "b"])
+    (tmp_path / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
+    train, val = load_records(DataConfig(str(tmp_path)))
     assert train.label_set(1) == ("car",)
     assert val.label_set(1) is None
     assert val.unlisted == []
@@ -80,11 +67,8 @@ LABELS_OF_SITES = {
 }
 
 
-def test_a_rule_speaks_of_the_images_of_its_folder(ruled_sites):
+def test_a_rule_speaks_of_the_images_of_its_folder_and_a_row_comes_before_it(ruled_sites):
     assert labels_by_name(ruled_sites) == LABELS_OF_SITES
-
-
-def test_a_row_comes_before_a_rule(ruled_sites):
     (ruled_sites / "classes.csv").write_text("image,classes\nsite_b/b.png,car\n")
     assert labels_by_name(ruled_sites) == LABELS_OF_SITES | {"site_b/b.png": ("car",)}
     train, _ = load_records(DataConfig(str(ruled_sites)))
@@ -122,21 +106,12 @@ def test_images_without_a_row_are_named_whatever_else_is_made_of_the_records(tmp
     assert any(line.startswith(f"{count} images have no row in classes.csv") for line in warnings)
 
 
-@pytest.fixture(scope="module")
-def labeled_volumes(tmp_path_factory):
-    """Three volumes of 16 slices, of which two are labeled for the class front alone."""
-    folder = write_msd(tmp_path_factory.mktemp("msd"), 3)
+def test_volumes_and_their_slices_are_labeled_too(tmp_path):
+    folder = write_msd(tmp_path, 3)  # of 16 slices
     (folder / "classes.csv").write_text("image,classes\nscan_00,front\nscan_01.nii.gz,front\n")
-    return folder
-
-
-def test_volumes_are_labeled_too(labeled_volumes):
-    assert labels_by_name(labeled_volumes, dims=3) == {"scan_00": ("front",), "scan_01": ("front",), "scan_02": None}
-
-
-def test_slices_of_volumes_are_labeled_as_their_volumes(labeled_volumes):
+    assert labels_by_name(folder, dims=3) == {"scan_00": ("front",), "scan_01": ("front",), "scan_02": None}
     labels_of_volume = {}
-    for name, labels in labels_by_name(labeled_volumes, dims=2).items():
+    for name, labels in labels_by_name(folder, dims=2).items():
         labels_of_volume.setdefault(name.rpartition("_")[0], []).append(labels)
     assert labels_of_volume == {"scan_00": [("front",)] * 16, "scan_01": [("front",)] * 16, "scan_02": [None] * 16}
 
@@ -230,25 +205,15 @@ def test_a_table_that_cannot_be_understood_is_a_one_line_error(tmp_path, content
     assert len(text) < 500
 
 
-@pytest.fixture
-def two_folders(tmp_path):
-    """A folder with two images of the same name in two folders."""
-    return write_bands(tmp_path / "data", ["x/a", "y/a", "b"])
-
-
-def test_a_row_that_speaks_of_two_images_is_refused(two_folders):
-    (two_folders / "classes.csv").write_text("image,classes\na,car\n")
+def test_a_row_of_two_images_and_two_tables_of_the_same_images_are_refused(tmp_path):
+    folder = write_bands(tmp_path / "data", ["x/a", "y/a", "b"])
+    table, inner = folder / "classes.csv", folder / "images" / "classes.csv"
+    table.write_text("image,classes\na,car\n")
     with pytest.raises(DataError, match=r"line 2: 'a' is the name of .*x/a.png and of .*y/a.png; write the folder too"):
-        labels_by_name(two_folders)
-
-
-def test_two_tables_of_the_same_images_are_refused(two_folders):
-    (two_folders / "classes.csv").write_text("image,classes\na,car\n")
-    inner = two_folders / "images" / "classes.csv"
+        labels_by_name(folder)
     inner.write_text("image,classes\nx/a,car\n")
-    line = f"^{inner} and {two_folders / 'classes.csv'} speak of the same images; keep one$"
-    with pytest.raises(DataError, match=line):
-        labels_by_name(two_folders)
+    with pytest.raises(DataError, match=f"^{inner} and {table} speak of the same images; keep one$"):
+        labels_by_name(folder)
 
 
 def test_names_in_a_table_match_however_their_accents_are_stored(tmp_path):

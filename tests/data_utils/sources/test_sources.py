@@ -1,6 +1,6 @@
 """Folders, tables and shapes become two splits of records; a mistake in them is one clear line.
 
-Modules: data_utils/sources/folder.py, data_utils/sources/load.py.
+Modules: data_utils/sources/folder.py, data_utils/sources/load.py, data_utils/sources/pairs.py.
 """
 
 import re
@@ -21,24 +21,21 @@ from support.picture_folders import (
 
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split
+from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.sources.folder import find_splits, natural_sort_key
+from data_utils.sources.pictures import open_pictures
 from data_utils.sources.records import ListRows, Records
 from data_utils.sources.shapes import Shapes
 
 
-def test_a_flat_folder_is_split_into_pairs(tmp_path):
+def test_a_flat_folder_is_split_into_pairs_by_the_seed(tmp_path):
     train, val = loaded(flat_folder(tmp_path))
-    assert len(train) == 9
-    assert len(val) == 3
+    assert (len(train), len(val)) == (9, 3)
     assert sorted(names(train) + names(val)) == sorted(f"{i}.png" for i in range(12))
     assert all(image == mask for image, mask in paired(train) + paired(val))
-
-
-def test_a_flat_folder_is_split_by_the_seed(tmp_path):
-    validation_names = names(loaded(flat_folder(tmp_path))[1])
-    assert names(loaded(tmp_path)[1]) == validation_names
-    assert any(names(loaded(tmp_path, seed=seed)[1]) != validation_names for seed in range(1, 5))
+    assert names(loaded(tmp_path)[1]) == names(val)
+    assert any(names(loaded(tmp_path, seed=seed)[1]) != names(val) for seed in range(1, 5))
     folds = {tuple(names(loaded(tmp_path, seed=seed, fold="1/4")[1])) for seed in range(4)}
     assert len(folds) > 1
 
@@ -123,17 +120,12 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
 SUFFIXES = ["_mask", "-gt", ".seg", "0", ""]
 
 
-def write_with_suffix(root: Path, suffix: str) -> list[tuple[str, str]]:
-    """Pairs of which some names end in what a suffix may be; the names of images and masks."""
-    pairs = [(f"{stem}.jpg", f"{stem}{suffix}.gif") for stem in ("1", "10", "11", "a_mask")]
-    for image, mask in pairs:
-        write_pictures(root, f"images/{image}", f"masks/{mask}")
-    return sorted(pairs)
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_suffix_of_masks_is_detected(tmp_path, suffix):
-    pairs = write_with_suffix(tmp_path, suffix)
+    """Of names of which some end in what a suffix may be."""
+    pairs = sorted((f"{stem}.jpg", f"{stem}{suffix}.gif") for stem in ("1", "10", "11", "a_mask"))
+    for image, mask in pairs:
+        write_pictures(tmp_path, f"images/{image}", f"masks/{mask}")
     train, val = loaded(tmp_path)
     assert sorted(paired(train) + paired(val)) == pairs
     assert loaded(tmp_path, mask_suffix=suffix)[0][0] == train[0]
@@ -159,27 +151,23 @@ def test_subfolders_pair_by_relative_stem(tmp_path):
     assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
 
 
-def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") -> Path:
-    """A TIFF pair for each number of pages; page p of file f has the pixels 10 f + p, its mask p % 2."""
-    for folder, counts in (("images", images), ("masks", masks)):
-        (root / folder).mkdir(parents=True)
-        for f, count in enumerate(counts):
-            with tifffile.TiffWriter(root / folder / f"{f}{suffix if folder == 'masks' else ''}.tif") as tiff:
-                for page in range(count):
-                    value = 10 * f + page if folder == "images" else page % 2
-                    tiff.write(np.full((6 + page, 9), value, np.uint8), photometric="minisblack")
-                    if folder == "images":  # a small copy, as pyramids have
-                        tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", subfiletype=1)
-    return root
-
-
 PAGE_NAMES = ["0_0001.tif", "0_0002.tif", "0_0003.tif", "1.tif", "2_0001.tif", "2_0002.tif"]
 
 
 @pytest.fixture
 def paged(tmp_path) -> Path:
-    """Three TIFF pairs of three, one and two pages."""
-    return stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
+    """TIFF pairs of three, one and two pages; page p of file f has the pixels 10 f + p, its mask p % 2."""
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir(parents=True)
+        for f, count in enumerate((3, 1, 2)):
+            name = f"{f}.tif" if folder == "images" else f"{f}_mask.tif"
+            with tifffile.TiffWriter(tmp_path / folder / name) as tiff:
+                for page in range(count):
+                    value = 10 * f + page if folder == "images" else page % 2
+                    tiff.write(np.full((6 + page, 9), value, np.uint8), photometric="minisblack")
+                    if folder == "images":  # a small copy, as pyramids have
+                        tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", subfiletype=1)
+    return tmp_path
 
 
 def records_of_pages(root: Path) -> Records:
@@ -192,6 +180,26 @@ def test_pages_of_tiffs_pair_one_by_one(paged):
     assert [r["name"] for r in records] == PAGE_NAMES
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
     assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("metadata", ["imagej", "ome"])
+@pytest.mark.parametrize(("axes", "pages"), [("CYX", [(0, 1)]), ("ZCYX", [(0, 1), (2, 3), (4, 5)])])
+def test_pages_are_channels_where_the_axes_say_so_and_the_mask_has_fewer(metadata, axes, pages, tmp_path):
+    pixels = np.arange(6 * 64, dtype=np.uint16).reshape(3, 2, 8, 8)[: len(pages)].squeeze()
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    tifffile.imwrite(tmp_path / "images" / "a.tif", pixels, metadata={"axes": axes}, **{metadata: True})
+    with tifffile.TiffWriter(tmp_path / "masks" / "a.tif") as tiff:
+        for _ in pages:
+            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+    records = open_pictures(tmp_path / "images", tmp_path / "masks", DataConfig())
+    images = [record["image"] for record in records]
+    assert [(image.page, *image.more_channels) for image in images] == pages
+    assert [record["name"] for record in records] == (
+        ["a_0001.tif", "a_0002.tif", "a_0003.tif"] if pages[1:] else ["a.tif"]
+    )
+    for image, expected in zip(images, pixels.reshape(-1, 2, 8, 8), strict=True):
+        assert np.array_equal(read_image(image), expected.transpose(1, 2, 0))
 
 
 def test_a_tiff_of_more_pages_than_its_mask_is_refused(paged):
@@ -232,6 +240,7 @@ def test_partners_that_are_missing_are_counted_with_five_of_their_names_or_left_
 
 FOLDER_MISTAKES = {
     "empty": ([], "no folder of images or masks; looked for images|imgs|image beside masks|labels"),
+    "no files": (["images/"], "volumes in imagesTr"),
     "pictures loose": (["a10.png", "a9.png"], "found a9.png, a10.png"),
     "no masks": (["images/a.png", "other/a.png"], "no folder of masks"),
     "no images": (["masks/a.png"], "no folder of images"),
@@ -323,7 +332,12 @@ def test_a_mistyped_data_set_is_told_of_one_that_is_there(dataset, ending):
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("a.mp4", "take the frames out of videos"), ("data.zip", "unpack archives first")]
+    ("name", "advice"),
+    [
+        ("a.mp4", "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"),
+        ("data.zip", "unpack archives first"),
+        ("brain.mgz", "convert volumes of FreeSurfer and Analyze to NIfTI"),
+    ],
 )
 def test_a_file_of_another_format_is_told_what_to_do_with(tmp_path, name, advice):
     (tmp_path / name).write_bytes(b"x")

@@ -27,13 +27,8 @@ from runtime.errors import DataError
 DEPTH = case(0)[1].shape[2]
 
 
-@pytest.fixture(scope="module")
-def two_channels(tmp_path_factory):
-    """A folder of four volumes of two channels and eight slices."""
-    return write_decathlon(tmp_path_factory.mktemp("decathlon"), channels=2)
-
-
-def test_slices_are_planes_of_their_volumes_which_are_whole_in_one_split(two_channels):
+def test_slices_are_planes_of_their_volumes_which_are_whole_in_one_split(tmp_path):
+    two_channels = write_decathlon(tmp_path, channels=2)
     train, val = load_records(volume_config(two_channels, dims=2))
     volumes, _ = load_records(volume_config(two_channels))
     assert (train.dims, len(train), len(val)) == (2, 24, 8)

@@ -9,11 +9,9 @@ from support.folders import write_folder
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.targets.sides import Sides
 from inference.views import swap_sides
 from runtime.errors import SettingsError
 from tasks import task_of_model
-from tasks.overlapping.reader import OverlapReader
 from tasks.overlapping.target import OverlapTarget
 from train_utils.dataset import load_dataset_info
 from unet.config import Preprocess, UNetConfig
@@ -65,13 +63,6 @@ def test_known_pixels_of_the_left_are_those_of_the_right_in_the_mirror(tmp_path)
     target = info.reader.mirror(OverlapTarget(np.array([[0b011]], np.int32), np.array([[0b011]], np.int32)))
     assert target.truth.tolist() == [[0b101]]
     assert target.known.tolist() == [[0b101]]
-
-
-def test_each_of_two_pairs_changes_places_in_the_mirror():
-    reader = OverlapReader(("a", "b", "c", "d"), sides=Sides((1, 0, 3, 2), True, ""))
-    target = reader.mirror(OverlapTarget(np.array([[0b0101]], np.int32), np.array([[0b0110]], np.int32)))
-    assert target.truth.tolist() == [[0b1010]]
-    assert target.known.tolist() == [[0b1001]]
 
 
 def test_pairs_that_names_do_not_say_are_named_by_swap(tmp_path):

@@ -33,12 +33,6 @@ def test_targets_of_readers_are_told_apart_in_the_cache():
     assert len(set(map(digest, readers))) == len(readers)
 
 
-def test_a_mask_of_other_proportions_than_its_image_is_refused():
-    record = {"image": "", "target": np.ones((20, 30), np.uint8), "name": "a"}
-    with pytest.raises(DataError, match=r"^a: image is 40 x 40, its mask 20 x 30 \(height x width\)"):
-        ClassReader(TWO).read(record, (40, 40))
-
-
 def test_points_have_no_named_classes():
     records = Records(ListRows([]), Metadata(classes=((0, "background"), (1, "cell"))))
     assert find_named_classes(records, DataConfig(task="landmarks", classes="nose,tail")) == ()

@@ -25,15 +25,6 @@ from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 
 
-@pytest.fixture
-def pages(tmp_path) -> np.ndarray:
-    """The three pages of a.tif, of which the first is m.png too."""
-    pages = np.random.default_rng(0).integers(0, 9, (3, 8, 10), dtype=np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    Image.fromarray(pages[0]).save(tmp_path / "m.png")
-    return pages
-
-
 def packed_row(folder: Path, page: int, target: object) -> dict:
     """What a shard holds of a pair whose image is a page of a.tif."""
     record = {"image": PageFile(str(folder / "a.tif"), page), "target": target, "name": f"{page}.jpg"}
@@ -88,14 +79,13 @@ def test_a_mask_on_another_grid_is_packed_with_its_numbers_below_0(tmp_path):
     assert np.unique(read_mask(train[0]["target"], "a")).tolist() == [-9999, 1, 255]
 
 
-@pytest.mark.usefixtures("pages")
-def test_a_file_is_packed_as_it_is(tmp_path):
+def test_a_file_is_packed_as_it_is_and_a_mask_as_it_is_read(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 9, (3, 8, 10), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
+    Image.fromarray(pages[0]).save(tmp_path / "m.png")
     row = packed_row(tmp_path, 2, str(tmp_path / "m.png"))
     assert row["mask"]["path"] == "2.png"
     assert row["mask"]["bytes"] == (tmp_path / "m.png").read_bytes()
-
-
-def test_a_mask_is_packed_as_it_is_read(tmp_path, pages):
     row = packed_row(tmp_path, 0, EvaluatedIds(str(tmp_path / "m.png")))
     assert row["mask"]["path"] == "0.png"
     expected = np.where(np.isin(pages[0], (7, 8)), pages[0], 255)

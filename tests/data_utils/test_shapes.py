@@ -12,12 +12,6 @@ from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 
 
-def are_same(record: dict, other: dict) -> bool:
-    return record["name"] == other["name"] and all(
-        np.array_equal(record[key], other[key]) for key in ("image", "target")
-    )
-
-
 @pytest.fixture
 def export(monkeypatch):
     """A function that runs the script with these flags."""
@@ -38,7 +32,9 @@ def export(monkeypatch):
     ids=["first", "default seed"],
 )
 def test_a_record_depends_on_seed_and_global_index_alone(record, same_record):
-    assert are_same(record, same_record)
+    assert record["name"] == same_record["name"]
+    assert np.array_equal(record["image"], same_record["image"])
+    assert np.array_equal(record["target"], same_record["target"])
 
 
 @pytest.mark.parametrize(
@@ -70,19 +66,13 @@ def test_export_writes_images_and_masks_of_classes_in_colors_that_read_back(tmp_
             assert len({color for _, color in mask.convert("RGB").getcolors()}) == len(np.unique(record["target"]))
 
 
-@pytest.fixture
-def folder_in_use(tmp_path):
-    """A folder with a file of the user."""
-    (tmp_path / "mine.txt").write_text("kept")
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("output", "flags"), [(".", ()), ("mine.txt", ()), ("new", ("--train", -1))], ids=["in use", "file", "negative"]
 )
-def test_export_refuses_to_spoil_a_folder(folder_in_use, output, flags, export, capsys):
+def test_export_refuses_to_spoil_a_folder(tmp_path, output, flags, export, capsys):
+    (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(SystemExit, match="2"):
-        export(folder_in_use / output, *flags)
+        export(tmp_path / output, *flags)
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert [path.name for path in folder_in_use.iterdir()] == ["mine.txt"]
-    assert (folder_in_use / "mine.txt").read_text() == "kept"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert (tmp_path / "mine.txt").read_text() == "kept"

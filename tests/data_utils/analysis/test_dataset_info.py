@@ -145,18 +145,12 @@ def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
     assert counts.tolist() == [43, 43, 43]
 
 
-def square_records(side: int) -> Records:
-    """Four images of a size and brightness, which have no key."""
-    image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
-    return Records(ListRows([{"image": image, "target": mask, "name": "a"}] * 4))
-
-
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for side in (4, 6):
-        info = measure(
-            examine(OpenedData(square_records(side), square_records(side), DataConfig(task="classes"), ClassReader))
-        )
+        image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
+        records = Records(ListRows([{"image": image, "target": mask, "name": "a"}] * 4))  # they have no key
+        info = measure(examine(OpenedData(records, records, DataConfig(task="classes"), ClassReader)))
     assert info.train.sizes.tolist() == [[6, 6]] * 4
     assert info.normalization.mean == (6,)
 

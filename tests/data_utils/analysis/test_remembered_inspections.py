@@ -43,14 +43,20 @@ def same(a: DatasetInfo, b: DatasetInfo) -> bool:
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks, dims):
-    folder = write_msd(tmp_path, 3) if dims == 3 else write_folder(tmp_path / "data", 20, seed=0)
-    settings = {"crop_size": (8, 8, 8)} if dims == 3 else {}
+    if dims == 3:
+        folder, settings = write_msd(tmp_path, 3), {"crop_size": (8, 8, 8), "normalization": "ct"}
+    else:
+        folder, settings = write_folder(tmp_path / "data", 20, seed=0), {}
+        Image.fromarray(np.full((40, 56), 4000, np.uint16)).save(
+            folder / "images" / "cell_02.png"
+        )  # which is warned of
     first = load_info(folder, **settings)
     assert len(looks) == len({*looks}) == {2: 20, 3: 3}[dims]  # each once
     looks.clear()
     again = load_info(folder, **settings)
     assert looks == []
     assert same(again, first)
+    assert again.warnings == first.warnings
     assert np.array_equal(again.train.spacings, first.train.spacings)
     for index, locations in first.train.class_locations.items():
         for places, remembered in zip(locations, again.train.class_locations[index], strict=True):

@@ -38,13 +38,6 @@ def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
     assert unknown.ravel().tolist() == [0, 2, 1]
 
 
-def test_all_classes_without_a_file_are_unknown_in_labels(tmp_path):
-    path = str(write_nifti(tmp_path / "a.nii", np.array([0, 1, 0], np.uint8).reshape(3, 1, 1)))
-    truth, unknown = unpack_bits(read_label_volume(layered_label(("", path, "", ""), (0, 1, 2, 3)), "case")[0])
-    assert truth.ravel().tolist() == [0, 2, 0]
-    assert unknown.ravel().tolist() == [0b1101] * 3
-
-
 TWO_CHANNELS = np.zeros((3, 4, 2), np.uint8)  # the first row of one class, and the second ignored for the other
 TWO_CHANNELS[0, :, 0], TWO_CHANNELS[1, :, 1] = 1, 9
 

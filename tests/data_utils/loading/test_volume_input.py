@@ -46,6 +46,13 @@ def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping()
         VolumeInput(voxels, header((20, 30, 30), (1.0, 1.0, 1.0), 2), preprocess, 3, "a")
 
 
+def test_a_volume_of_a_narrow_range_is_standardized():
+    voxels = 0.01 * np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
+    whole = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(standardize=True), 1).whole()
+    assert whole.mean() == pytest.approx(0, abs=1e-4)
+    assert whole.std() == pytest.approx(1, abs=1e-4)
+
+
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     voxels = np.random.default_rng(0).normal(size=(3, 8, 10, 1)).astype(np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))

@@ -46,12 +46,8 @@ def test_keypoints_beside_outlines_are_read_where_they_are_asked_for_or_alone(tm
         entry["segmentation"] = [[1, 1, 9, 1, 9, 9]]
     objects = [{key: entry[key] for key in entry if key != "keypoints"} for entry in content["annotations"]]
     outlines = file.with_name("instances_train2017.json")
-    outlines.write_text(
-        json.dumps(
-            content
-            | {"annotations": objects, "categories": [{"id": 1, "name": "mouse"}], "info": {"keypoints": "none"}}
-        )
-    )
+    changes = {"annotations": objects, "categories": [{"id": 1, "name": "mouse"}], "info": {"keypoints": "none"}}
+    outlines.write_text(json.dumps(content | changes))
     config = DataConfig(str(tmp_path), val_fraction=0.5)
     assert load_records(config)[0].metadata.landmarks is None
     assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == NAMES

@@ -64,12 +64,6 @@ def test_a_band_that_no_file_or_one_image_lacks_is_named_with_the_files(tmp_path
         load_info(tmp_path, task="classes")
 
 
-@pytest.mark.parametrize("bands", [("B03",), ("B11", "B02")])
-def test_images_of_both_splits_have_the_bands_that_are_chosen(tmp_path, bands):
-    for records in load_records(DataConfig(str(write_scenes(tmp_path)), bands=bands, task="classes")):
-        assert {record["image"].bands for record in records} == {bands}
-
-
 def test_the_network_sees_the_mean_where_there_is_no_data(tmp_path):
     info = load_info(write_scenes(tmp_path), task="classes")
     preprocess = info.preprocess()

@@ -22,7 +22,7 @@ from support.picture_folders import (
 )
 
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.hf_datasets import HFRows, TableName
+from data_utils.sources.hf_datasets import HFRows, TableName, find_columns
 from data_utils.sources.records import Records
 from runtime.errors import DataError
 
@@ -145,6 +145,12 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     os.utime(tmp_path / "cells.parquet", (10**9, 10**9))  # a copy has a time of its own
     records.rows.open_here()
     assert len(list(records)) == len(records) == 4
+
+
+@pytest.mark.parametrize("dtype", ["binary", "large_binary"])
+def test_bytes_of_any_length_may_be_pictures(tables, dtype):
+    features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
+    assert find_columns(features, None, None) == {"image": "image", "mask": "mask"}
 
 
 def test_bytes_without_a_path_are_called_by_their_row(tmp_path, tables):

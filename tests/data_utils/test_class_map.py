@@ -117,12 +117,9 @@ def test_an_unknown_value_names_the_file(values, mask, message):
         class_map.encode(read_mask(pixels, "m"), "017.png")
 
 
-def test_a_class_map_is_kept_with_a_model():
+def test_a_class_map_is_kept_with_a_model_and_one_without_classes_has_numbers_for_names():
     joined = ClassMap(("a", "b"), (3, 5), 9, joined=((7, 1), (8, IGNORE_INDEX), (6, IGNORE_INDEX)), outside=0)
     assert ClassMap.from_preprocess(Preprocess(**joined.to_preprocess()), 2) == joined
-
-
-def test_a_model_without_classes_has_numbers_for_names():
     assert ClassMap.from_preprocess(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
 
 

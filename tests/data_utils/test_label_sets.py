@@ -7,14 +7,6 @@ import pytest
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.label_sets import LabelSets
-from runtime.errors import DataError
-
-
-def test_a_name_that_is_nearly_one_of_a_class_is_asked_about():
-    with pytest.raises(DataError) as error:
-        LabelSets.from_names({("livre",): "a.csv"}, ("liver", "lung"), ((1,), (2,)), ())
-    assert str(error.value) == "a.csv: no class is called 'livre'; the classes are liver, lung; did you mean liver?"
-
 
 CLASS_MAP = ClassMap(("background", "car", "pet"), (0, 1, 2), None, joined=((3, 2),))
 FILE_CLASSES = ((2, "dog"), (3, "cat"), (9, "bird"))  # the last is left out by --classes

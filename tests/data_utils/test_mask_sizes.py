@@ -16,7 +16,7 @@ from support.in_process import run_train
 
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.dataset import TrainingDataset
 from runtime.errors import DataError
 from train_utils.check_data import check_data
 from unet import Preprocess, UNet
@@ -50,13 +50,6 @@ def test_training_sees_a_smaller_mask_at_the_size_of_the_network(data, scale, fa
     stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
     assert image.shape[1:] == size
     np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((factor, factor), np.uint8)))
-
-
-def test_evaluation_sees_masks_at_their_own_sizes(data):
-    info = load_info(data)
-    dataset = EvaluationDataset(info.val, info, Preprocess())
-    shapes = [tuple(dataset[Slot(i, 0, (40, 56))][1].shape) for i in range(4)]
-    assert shapes == [(40, 56), (20, 28), (80, 112), (20, 28)]
 
 
 def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):

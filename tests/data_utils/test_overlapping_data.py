@@ -78,22 +78,13 @@ def test_classes_are_chosen_in_the_order_of_the_flag_and_joined_by_one_name(fold
         assert (np.stack([planes(target.truth, 2) for target in targets]) == np.stack(expected, axis=1)).all()
 
 
-@pytest.fixture
-def folders_without_green(folders) -> Path:
-    """`folders`, of which the third training image has no mask of green."""
+def test_a_class_without_a_mask_is_unknown_and_a_joined_one_is_known_where_another_mask_shows_it(folders):
     (folders / "train" / "masks" / "green" / "02.png").unlink()
-    return folders
-
-
-def test_a_class_without_a_mask_is_unknown_for_that_image(folders_without_green):
-    targets = targets_of(folders_without_green)
+    targets = targets_of(folders)
     assert [np.unique(target.known).tolist() for target in targets] == [[7], [7], [0b101], [7]]
     assert (planes(targets[2].truth)[1] == 0).all()
     assert planes(targets[2].truth)[0].any()
-
-
-def test_a_joined_class_is_known_where_one_of_its_masks_shows_it(folders_without_green):
-    joined = targets_of(folders_without_green, classes="1=cold,2=warm,3=warm")[2]
+    joined = targets_of(folders, classes="1=cold,2=warm,3=warm")[2]
     red = true_masks(4, 0)[2][2]
     assert (joined.known == np.where(red, 0b11, 0b01)).all()
     assert (planes(joined.truth, 2)[1] == red).all()

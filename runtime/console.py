@@ -16,7 +16,8 @@ Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
 MAX_LISTED = 2_000  # characters of a name or a line in a listing: messages end with their remedy
-PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+STEPS = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+SECONDS = "{n_fmt}/{total_fmt} s [{elapsed}<{remaining}{postfix}]"  # they have no rate
 
 
 def is_first_process() -> bool:
@@ -74,10 +75,12 @@ class _PlainLines:
 
 def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -> tqdm:
     """A bar on standard error, from the first process; in a pipe or a file, a line every ten seconds."""
+    state = SECONDS if unit == "s" else STEPS
     options: dict[str, Any] = {"mininterval": 0.2, "dynamic_ncols": True, "leave": None}
+    options |= {"bar_format": "{l_bar}{bar}| " + state}
     if not sys.stderr.isatty():
         options = {"mininterval": LINE_EVERY_SECONDS, "maxinterval": LINE_EVERY_SECONDS}
-        options |= {"file": _PlainLines(), "bar_format": PLAIN_LINE}
+        options |= {"file": _PlainLines(), "bar_format": "{desc}: {percentage:.0f}% " + state}
     hidden = not is_first_process()
     return tqdm(total=total, initial=initial, desc=description, unit=unit, disable=hidden, **options)
 

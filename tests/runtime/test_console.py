@@ -4,6 +4,7 @@ Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 """
 
 import io
+import re
 import subprocess
 import sys
 import time
@@ -108,6 +109,14 @@ def test_the_process_of_rank_0_prints_for_all(monkeypatch, capsys, rank, is_firs
     printed = capsys.readouterr()
     assert printed.out == "a line\n" * is_first
     assert ("reading: 100% 2/2" in printed.err) is is_first
+
+
+def test_a_bar_of_seconds_has_no_rate(capsys):
+    with console.progress_bar(4, "training", "s") as bar:
+        bar.update(2)
+        bar.set_postfix_str("loss 0.5")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"training: 50% 2/4 s \[\d+:\d+<\d+:\d+, loss 0.5\]", line)
 
 
 def test_a_bar_in_a_file_is_a_line_for_each_new_state(monkeypatch):

@@ -120,8 +120,8 @@ def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
     cases = Cases(images_by_name, masks_by_name, others)
     if file is not None and description.cases is not None:
         listed = [name for _, name in description.cases]
-        lost = [f"no image {name}, which {file.name} lists" for name in listed if name not in images_by_name]
-        lost += [f"no label {name}, which {file.name} lists" for name in listed if name not in masks_by_name]
+        lost = [f"{name}: no image, but {file.name} lists it" for name in listed if name not in images_by_name]
+        lost += [f"{name}: no label, but {file.name} lists it" for name in listed if name not in masks_by_name]
         names = [name for name in listed if name in images_by_name and name in masks_by_name]
         listed_images = {name: images_by_name[name] for name in names}
         cases = Cases(listed_images, {name: masks_by_name[name] for name in names}, lost)

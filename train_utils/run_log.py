@@ -270,7 +270,9 @@ class RunLog:
             resume=resume,
             images=len(self.info.val),
             image_kind=self.info.val.records.image_kind,
+            is_fold=self.info.config.fold is not None,
             unfound=[] if best is None else best.scores.unfound,
+            weights_classes=self.schedule.args.class_weights not in (None, ("none",)),
             is_generated=self.info.config.dataset == DataConfig.dataset,
             is_cached=self.info.config.cache,
         )

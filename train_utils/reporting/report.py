@@ -152,7 +152,9 @@ def remarks_on(
     resume: str | None,
     images: int,
     image_kind: str,
+    is_fold: bool,
     unfound: Sequence[str],
+    weights_classes: bool,
     is_generated: bool,
     is_cached: bool,
 ) -> list[str]:
@@ -167,17 +169,20 @@ def remarks_on(
         is_short: whether a model is often poor after so few steps, and this one is not good.
         resume: the command that goes on, if the run was stopped.
         images: how many images, or volumes, the score is measured on; `image_kind` is what one of them is called.
+        is_fold: whether the run is one of a cross-validation (--fold).
         unfound: names of classes that occur in masks and in no prediction.
+        weights_classes: whether rare classes weigh more already.
         is_generated: whether the data are generated, so that advice on them is of no use.
         is_cached: whether the run reads decoded images (--cache).
     """
     remarks = []
     is_measured = images >= FEW_IMAGES
     if not is_measured and not is_generated:
-        remarks.append(
-            f"The score is measured on {counted(images, image_kind)} only, so much of it is luck: --fold 1/5 to"
-            " --fold 5/5 measure all, if all are in one split (docs/data.md, Validation images)."
-        )
+        remedy = "--fold 1/5 to --fold 5/5 measure all, if all are in one split (docs/data.md, Validation images)"
+        if is_fold:
+            remedy = "compare.py computes the mean of all folds (docs/comparing-runs.md)"
+        number = counted(images, image_kind)
+        remarks.append(f"The score is measured on {number} only, so much of it is luck: {remedy}.")
     # the loss may rise while the score does too: then the score counts
     is_rising = is_measured and _is_rising(series(records, score))
     over_fitting = None
@@ -192,9 +197,10 @@ def remarks_on(
         remarks.append(f"The validation score was still rising when the run ended: {longer}.")
     if unfound:
         length = "" if over_fitting else "train longer, and "
+        weights = "" if weights_classes else "--class-weights auto, "
         remarks.append(
-            f"Nothing of {listing(unfound)} was found: {length}give --class-weights auto, a larger --scale, or"
-            f" {image_kind}s that show it (docs/reading-the-report.md, Classes)."
+            f"Nothing of {listing(unfound)} was found: {length}give {weights}a larger --scale, or {image_kind}s that"
+            " show it (docs/reading-the-report.md, Classes)."
         )
     waits = [percent for _, percent in series(records, "perf/data_wait_percent")]
     if len(waits) > 1 and median(waits) >= MUCH_WAITING:

@@ -98,7 +98,7 @@ def of_seeds(tmp_path_factory) -> SimpleNamespace:
 
 def test_seeds_of_one_recipe_are_said_to_spread(of_seeds):
     assert "What the score of another recipe has to exceed is their spread." in of_seeds.page.text
-    assert "0, seed 1, seed 2" in of_seeds.page.text
+    assert "seed 0; seed 1; seed 2" in of_seeds.page.text
 
 
 def test_seeds_of_one_recipe_are_shown_on_the_images_that_several_have_drawn_and_differ_in(of_seeds):

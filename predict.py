@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
+from inference.models import is_onnx
 from inference.output_folder import complete_provenance
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
@@ -88,7 +89,8 @@ def main() -> None:
 
     # 1. Launch: devices and precision come from the launch profile
     check_launch()
-    accelerator = Accelerator(mixed_precision=default_precision(), kwargs_handlers=[process_group_options()])
+    precision = default_precision("no" if all(map(is_onnx, (args.model, *args.ensemble))) else None)
+    accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 

@@ -21,9 +21,14 @@ from unet.model import UNet
 PREPARE = "prepare"  # the input of an ONNX file, true by default, that says whether images are resized in the graph
 
 
+def is_onnx(name: str | Path) -> bool:
+    """Whether a model is an ONNX file, which computes in float32 on the CPU."""
+    return Path(name).suffix == ".onnx"
+
+
 def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
     """A network to predict with, from an .onnx file or a source for `load_model`. Raises ModelError if that fails."""
-    if Path(name).suffix == ".onnx":
+    if is_onnx(name):
         if scale is not None:
             raise ModelError(f"{name}: holds its scale; --scale is for Pytorch-UNet's checkpoints only")
         return OnnxNetwork(name)

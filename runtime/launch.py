@@ -103,7 +103,7 @@ def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -
     having been asked to, and how it does not.
 
     Args:
-        recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
+        recorded: the precision of the run that is resumed or repeated, or of an exported model; float32 stays so.
         suits_cpus: whether the network is faster in bf16 on CPUs too.
     """
     shards = parse_flag_from_env("ACCELERATE_USE_FSDP") or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED")

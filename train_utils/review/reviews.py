@@ -22,12 +22,13 @@ from runtime.files import checksum, user_path
 from runtime.values import checked
 from tasks.classes.loss import Classes
 from tasks.section import read_example
-from train_utils.comparison.recipes import read_settings
+from train_utils.comparison.recipes import read_runs, read_settings
 from train_utils.dataset import load_dataset_info
 from train_utils.review.reviewed_masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
 from train_utils.settings.train_settings import TrainSettings
 
 MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported
+POOR_SCORE = 0.6  # mean IoU; below it a model contradicts right masks too
 WORST_SLICES = 3  # slices that make up the score of a volume, and are shown
 
 
@@ -148,7 +149,7 @@ class MaskReview:
 def review_runs(
     folders: Sequence[Path], dataset: str | None, device: torch.device
 ) -> tuple[list[MaskReview], list[str]]:
-    """A review of each image that a run has not trained on, the worst mask first, and a line for each failure.
+    """A review of each image that a run has not trained on, the worst first, and a line for each failure or poor model.
 
     An image that several runs hold out is reviewed by the first of them. One image is in memory at a time.
     """
@@ -167,6 +168,10 @@ def review_runs(
             others = f"{first.name} on {first.dataset}"
             lines.append(f"{folder}: it has trained on {run.dataset}, and {others}; review it alone; it is left out")
             continue
+        recorded, _ = read_runs([folder])
+        if recorded and recorded[0].score < POOR_SCORE:
+            score = f"its mean IoU is {recorded[0].score:.2f}"
+            lines.append(f"{folder}: {score}, and below {POOR_SCORE} a model contradicts right masks too; train longer")
         val = run.info.val
         equal_names = equal_images(run.info.train.records, val.records)
         for index in track(range(len(val)), len(val), f"reviewing {folder}"):

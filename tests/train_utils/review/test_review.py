@@ -169,6 +169,15 @@ def test_the_page_shows_the_worst_slices_of_each_volume(volumes):
     assert set(map(int, re.findall(r"<p>slice (\d+)</p>", first))) == volumes.slices
 
 
+def test_a_poor_model_is_said_to_contradict_right_masks(trained_run, tmp_path):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    line = f"{run}: its mean IoU is 0.40, and below 0.6 a model contradicts right masks too"
+    for score, is_said in ((0.4, True), (0.6, False)):
+        (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "eval/mean_iou": score}) + "\n")
+        result = run_review("--runs", run, "--output", tmp_path / "out", "--overwrite")
+        assert (line in result.text) is is_said
+
+
 def recorded_temperature(run: Path) -> float:
     """The temperature that config.json of a run's model records."""
     return json.loads((run / "model" / "config.json").read_text())["temperature"]

@@ -87,9 +87,9 @@ class RunLog:
             steps = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": flags["trace_steps"], "repeat": 1}
             options = ProfileKwargs(schedule_option=steps, on_trace_ready=self._write_trace)
             self._profiler = self._trace.enter_context(self.accelerator.profile(options))
-        budget = self.schedule.clock.budget
-        if budget:
-            self.bar = progress_bar(budget // 1000, "training", "s")
+        clock = self.schedule.clock
+        if clock.budget:  # from the time that is used on, else the bar takes the start for fast work
+            self.bar = progress_bar(clock.budget // 1000, "training", "s", initial=clock.now() // 1000)
         else:
             self.bar = progress_bar(self.schedule.total_steps, "training", "step", initial=self.state.step)
 

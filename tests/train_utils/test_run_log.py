@@ -27,7 +27,7 @@ from train_utils import run_log
 from train_utils.meter import Meter
 from train_utils.run_log import RunLog
 from train_utils.run_state import LossWindow, RunState, StepResult
-from train_utils.schedule import Schedule
+from train_utils.schedule import Clock, Schedule
 from train_utils.settings.record import RunSettings
 from train_utils.tracker import Tracker, available_tracker
 
@@ -42,9 +42,11 @@ def process() -> Iterator[None]:
         yield
 
 
-def new_log(folder: Path, state: RunState, *flags: str, tracker: str = "none", trace_steps: int = 0) -> RunLog:
+def new_log(
+    folder: Path, state: RunState, *flags: str, tracker: str = "none", trace_steps: int = 0, clock: Clock = NO_CLOCK
+) -> RunLog:
     """The log of a run of twenty steps, three in an epoch, which logs every two."""
-    schedule = Schedule(parsed(*FLAGS, *flags), steps_per_epoch=3, total_steps=20, clock=NO_CLOCK)
+    schedule = Schedule(parsed(*FLAGS, *flags), steps_per_epoch=3, total_steps=20, clock=clock)
     if folder.exists():
         (folder / "metrics.jsonl").touch()
     log_with = None if tracker == "none" else tracker
@@ -67,6 +69,11 @@ def test_record_of_training_holds_epoch_mean_loss_rate_and_norm(tmp_path):
     assert first == {"step": 2, "epoch": 0.6667} | numbers
     assert second["train/loss"] is None
     assert second["train/lr"] == 0.125
+
+
+def test_the_bar_of_a_timed_run_estimates_the_end_from_the_time_behind_its_beginning(tmp_path):
+    log = new_log(tmp_path, RunState(), clock=Clock(minutes=30, minutes_used=2))
+    assert log.bar.n == log.bar.initial >= 120
 
 
 def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, monkeypatch):

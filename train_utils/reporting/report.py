@@ -197,10 +197,13 @@ def remarks_on(
         remarks.append(f"The validation score was still rising when the run ended: {longer}.")
     if unfound:
         length = "" if over_fitting else "train longer, and "
-        weights = "" if weights_classes else "--class-weights auto, "
+        remedies = [] if weights_classes else ["--class-weights auto"]
+        if image_kind == "image":  # volumes have no --scale
+            remedies.append("a larger --scale")
+        remedies.append(f"{image_kind}s that show it")
         remarks.append(
-            f"Nothing of {listing(unfound)} was found: {length}give {weights}a larger --scale, or {image_kind}s that"
-            " show it (docs/reading-the-report.md, Classes)."
+            f"Nothing of {listing(unfound)} was found: {length}give {' or '.join(remedies)}"
+            " (docs/reading-the-report.md, Classes)."
         )
     waits = [percent for _, percent in series(records, "perf/data_wait_percent")]
     if len(waits) > 1 and median(waits) >= MUCH_WAITING:

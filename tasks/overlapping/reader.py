@@ -14,7 +14,7 @@ from data_utils.class_map import ClassFields, ClassMap, ignored_fields, resolve_
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
-from data_utils.mask_values import BEYOND_MASK, parse_values, show
+from data_utils.mask_values import BEYOND_MASK, parse_values, show, sort_values
 from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
@@ -214,8 +214,10 @@ class RegionReader(OverlapReader):
                     f" they hold {show(class_map.values)}"
                 )
         names, values = zip(*regions, strict=True)
-        sides = find_sides(names, config.swap)
-        return cls(names, values, ignored=class_map.ignored_values, class_map=class_map, sides=sides)
+        # with --outside ignore these are also the values that are no class
+        outside = [value for value in pixels if class_map.index_of(value) == IGNORE_INDEX]
+        ignored = tuple(dict.fromkeys([*class_map.ignored_values, *sort_values(outside)]))
+        return cls(names, values, ignored=ignored, class_map=class_map, sides=find_sides(names, config.swap))
 
     @property
     def regions(self) -> tuple[Region, ...]:

@@ -47,6 +47,18 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
         load_info(tmp_path, regions="whole=255+1")
 
 
+def test_values_outside_of_the_classes_are_unknown_if_they_are_to_be_ignored(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    named = {"regions": "whole=1+2;core=2", "classes": "0=background,1=edema,2=core"}
+    reader = load_info(tmp_path, **named, outside="ignore").reader
+    labels = np.array([[0, 1, 2, 3]])
+    assert planes(reader.target_from_mask(labels, "mask").known, 2).tolist() == 2 * [[[True, True, True, False]]]
+    # a model's config keeps the value for true masks
+    assert reader.to_preprocess()["ignore_value"] == 3
+    as_background = load_info(tmp_path, **named, outside="background").reader
+    assert (as_background.target_from_mask(labels, "mask").known == 3).all()
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -162,7 +162,7 @@ class Raster(WindowedImage):
             reasons.append(self._is_nodata(values))
         if self._knows_missing and self.alpha is not None and self.alpha not in self.samples:
             reasons.append(self._read(box, [self.alpha]) == 0)
-        elif self._mask_page is not None:
+        if self._mask_page is not None:
             with self._lock, gdal_errors("{}"):
                 reasons.append(self._mask.read(1, window=box.ranges)[:, :, None] == 0)
         values = values.astype(self.dtype, copy=False)

@@ -103,6 +103,16 @@ def test_the_mask_of_a_file_says_where_there_is_data(tmp_path):
     assert np.array_equal(np.ma.getmaskarray(read_image(path))[:, :, 0], colors[3] == 0)
 
 
+def test_the_mask_of_a_file_counts_beside_its_alpha(tmp_path):
+    colors = transparent_colors()
+    has_data = np.arange(20)[:, None] + np.zeros(30) < 15
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        path = write_raster(tmp_path / "a.tif", colors, photometric="rgb", alpha="yes")
+        with rasterio.open(path, "r+") as file:
+            file.write_mask(has_data)
+    assert np.array_equal(np.ma.getmaskarray(read_image(path))[:, :, 0], (colors[3] == 0) | ~has_data)
+
+
 @pytest.mark.parametrize(
     ("chosen", "indices"),
     [(("B08", "b04", "2"), [3, 2, 1]), (("4", "1"), [3, 0]), (("1", "3", "2", "4"), [0, 2, 1, 3])],

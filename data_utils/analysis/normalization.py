@@ -21,6 +21,7 @@ SAMPLES = 4  # a large image is measured on so many windows down and across
 SIDE = 512  # pixels of a side of such a window
 PERCENTILES = (0.5, 99.5)  # the values of labeled voxels that CT is clipped to (nnU-Net's)
 ANISOTROPIC = 3  # times the finest spacing: from there on a spacing is coarse
+LEAST_VARIATION = 1e-7  # of the mean: what float32 can hold; a smaller deviation is rounding of the sums
 COARSE_PERCENTILE = 10  # the spacing to choose along a coarse axis, lest most volumes lose slices (nnU-Net's)
 
 
@@ -136,7 +137,7 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
     mean = sum(image.values for image in sums) / pixels
     squares = sum(image.squares for image in sums) / pixels
     std = np.sqrt(np.maximum(squares - mean**2, 0))
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+    return tuple(mean.tolist()), tuple(np.where(std > LEAST_VARIATION * np.abs(mean), std, 1.0).tolist())
 
 
 def measure_foreground(values: Sequence[np.ndarray]) -> Normalization | None:

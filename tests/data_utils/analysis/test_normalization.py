@@ -31,6 +31,7 @@ CONSTANT = np.full((4, 5, 2), 7, np.uint8)
 CONSTANT[:2, :, 1] = 17
 COLOR = np.uint8([[[10, 20, 30]]])
 GREY = np.full((1, 3, 1), 50, np.uint8)
+CONSTANT_FLOAT = np.full((89, 48), 0.1, np.float32)
 LACKING = np.ma.MaskedArray(np.full((2, 2, 2), 7, np.uint8), [[[False, True]] * 2] * 2)
 OF_3, OF_4 = (np.full((2, 2, channels), channels, np.uint8) for channels in (3, 4))
 INFINITE = np.full((2, 2), np.nan, np.float32)
@@ -40,12 +41,13 @@ INFINITE = np.full((2, 2), np.nan, np.float32)
     ("images", "settings", "mean", "std"),
     [
         ([CONSTANT], {}, (7, 12), (1, 5)),
+        ([CONSTANT_FLOAT], {}, (0.1,), (1,)),
         ([COLOR, GREY], {}, (40, 42.5, 45), (300**0.5, 168.75**0.5, 75**0.5)),
         ([LACKING], {}, (7, 0), (1, 1)),
         ([OF_4, OF_3, OF_3], {"on_bad_sample": "skip"}, (3, 3, 3), (1, 1, 1)),
         ([INFINITE, np.ones((2, 2), np.uint8)], {"on_bad_sample": "skip"}, (1,), (1,)),
     ],
-    ids=["constant", "grey beside color", "without data", "other channels skipped", "unreadable skipped"],
+    ids=["constant", "fraction", "grey beside color", "without data", "other channels skipped", "unreadable skipped"],
 )
 def test_mean_and_deviation_are_those_of_all_pixels_that_are_known(images, settings, mean, std):
     normalization = normalization_of_images(*images, **settings)

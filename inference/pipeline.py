@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,7 @@ class PredictionPipeline:
         with memory_shortage(job.name, IMAGE_REMEDY):
             with torch.inference_mode():  # in which the logits were computed
                 strips = logits.split(rows, dim=1)
-            prediction = self._decode(job, inputs.size, iter(strips))
+            prediction = self._decode(job, inputs.size, iter(strips), missing=inputs.missing)
             return self.finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
     def _predict_in_windows(self, job: Job) -> Scores | None:
@@ -107,8 +108,9 @@ class PredictionPipeline:
                     every_process=True,
                 )
             strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
-            prediction = self._decode(job, picture.size, strips)
+            job.output.parent.mkdir(parents=True, exist_ok=True)
             missing = read_missing(picture, job.output.parent)
+            prediction = self._decode(job, picture.size, strips, missing=missing)
             return self.finish(PredictedImage(job, picture.size, prediction, picture, missing))
 
     def _compute_volume(self, job: Job) -> Finish:
@@ -120,12 +122,18 @@ class PredictionPipeline:
         return partial(self.finish, PredictedImage(job, header.size, prediction))
 
     def _decode(
-        self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor], spacing: Spacing | None = None
+        self,
+        job: Job,
+        size: tuple[int, ...],
+        strips: Iterator[Tensor],
+        spacing: Spacing | None = None,
+        missing: np.ndarray | None = None,
     ) -> Prediction:
-        """The prediction from the logits of a job."""
-        job.output.parent.mkdir(parents=True, exist_ok=True)
+        """The prediction from the logits of a job; see `decode_strips`."""
+        folder = job.output.parent
+        folder.mkdir(parents=True, exist_ok=True)
         wanted = self.requested.wanted(job)
-        return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, folder=job.output.parent)
+        return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, missing=missing, folder=folder)
 
     def _tracked(self, strips: Iterator[Tensor], job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
         """The strips of a large job while they are computed, with a progress bar if there are several."""

@@ -190,7 +190,9 @@ class Predictor:
             if page and isinstance(image, str | Path | bytes):
                 image = PageFile(image, page)
             inputs = self.inputs(image, name)
-            return self.decode(self.logits_of_batch([inputs]), inputs.size, None, name, wanted=wanted), inputs.size
+            logits = self.logits_of_batch([inputs])
+            decoded = self.decode(logits, inputs.size, None, name, wanted=wanted, missing=inputs.missing)
+            return decoded, inputs.size
         header = read_volume_header(volume, name)
         strips = self.strips(volume, name)
         return self.decode(strips, header.size, header.spacing, name, wanted=wanted), header.size
@@ -204,11 +206,12 @@ class Predictor:
         name: str,
         *,
         wanted: Collection[str] = (),
+        missing: np.ndarray | None = None,
         folder: Path | None = None,
     ) -> Prediction:
         """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
         logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
-        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, folder=folder)
+        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing, folder=folder)
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""

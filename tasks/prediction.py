@@ -12,7 +12,7 @@ from data_utils.image_io.windowed import WindowedImage
 from runtime.device import download
 from runtime.errors import ImageError
 from runtime.machine import give_back_freed_memory
-from runtime.scratch import release, zeros
+from runtime.scratch import release, row_spans, zeros
 from tasks.job import Job
 from tasks.task import Task
 
@@ -60,6 +60,7 @@ def decode_strips(
     name: str,
     *,
     wanted: Collection[str] = (),
+    missing: np.ndarray | None = None,
     folder: Path | None = None,
 ) -> Prediction:
     """The prediction of an image or volume from its logits, which come in strips from top to bottom.
@@ -70,6 +71,7 @@ def decode_strips(
         strips: (outputs, n, ...) each.
         size: (*spatial) of all logits.
         wanted: the fields of `Prediction` that are made beside the labels.
+        missing: (H, W) bool, true where an image holds no data, and so no object; None if it has data everywhere.
         folder: where large arrays lie in files; None keeps them in memory.
     """
     arrays: dict[str, np.ndarray] = {}
@@ -85,7 +87,12 @@ def decode_strips(
         release(*arrays.values())
     if any(isinstance(array, np.memmap) for array in arrays.values()):
         give_back_freed_memory()  # of tiles, which are all computed
-    labels, objects = task.labels_and_objects(arrays.pop("labels"))
+    decoded = arrays.pop("labels")
+    if missing is not None and task.needs_exact_tiles:
+        for span in row_spans(len(missing)):
+            decoded[span][missing[span]] = 0
+            release(decoded, missing)
+    labels, objects = task.labels_and_objects(decoded)
     return Prediction(labels, objects, **arrays)
 
 

@@ -451,3 +451,25 @@ def test_pages_stay_pages_however_many_there_are(count):
     with tifffile.TiffFile(file) as tiff:
         assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages]
         assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}
+
+
+@pytest.mark.parametrize("window_memory", [2**27, 100], ids=["whole", "in windows"])
+def test_no_object_lies_where_a_raster_holds_no_data(tmp_path, window_memory):
+    task = {"name": "objects", "classes": ["background", "field"], "smallest": 1, "fills_holes": False}
+    network = UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task, preprocess=Preprocess(place=True)))
+    with torch.no_grad():
+        network.head.conv.weight.zero_()
+        network.head.conv.bias[:] = torch.tensor([0.0, 5.0, 5.0])  # all pixels are in the middle of a field
+    network.save_pretrained(tmp_path / "model")
+    bands = np.ones((1, 20, 30), np.uint8)
+    bands[:, :, 10:13] = 0
+    write_raster(tmp_path / "in" / "a.tif", bands, nodata=0)
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
+        result = predict(tmp_path / "model", [tmp_path / "in"], tmp_path / "out", "--coco")
+    assert result.returncode == 0, result.stderr
+    with rasterio.open(tmp_path / "out" / "a.tif") as file:
+        numbers = file.read(1, masked=True)
+    assert numbers.mask[:, 10:13].all()
+    assert numbers.tolist() == [[1] * 10 + [None] * 3 + [2] * 17] * 20
+    annotations = json.loads((tmp_path / "out" / "objects.json").read_text())["annotations"]
+    assert [found["area"] for found in annotations] == [200, 340]

@@ -38,6 +38,9 @@ class PointTarget(Target):
             return tuple(self.size.tolist())
         return (len(self.size), *self.size[0].tolist())
 
+    def map_with_unknown(self, function: Callable[[Any, int], Any]) -> "PointTarget":
+        return self  # points are no labels
+
     def crop(self, window: Sequence[slice]) -> "PointTarget":
         starts = [side.start for side in window]
         shape = [len(range(length)[side]) for length, side in zip(self.shape, window, strict=True)]

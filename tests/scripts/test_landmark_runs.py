@@ -15,6 +15,7 @@ import torch
 from support.in_process import Run, run_train
 from support.launches import TINY, predict
 from support.points import NAMES, SIZE, WRITERS, write_dots
+from support.rasters import write_raster
 
 from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT
@@ -46,6 +47,18 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = run_train(tmp_path_factory.mktemp("runs") / "dots", folder, *FLAGS, *LENGTH, *SPLIT)
     assert run.exit_code == 0, run.output
     return run
+
+
+def test_points_of_images_without_data_in_places_are_learned(tmp_path):
+    bands = np.full((1, 24, 32), 50, np.uint8)
+    bands[0, :, :5] = 0
+    for name in "abc":
+        write_raster(tmp_path / "data" / "images" / f"{name}.tif", bands, nodata=0)
+    rows = ["image,landmark,x,y", *(f"{name}.tif,nose,{x},9" for name, x in zip("abc", (3, 10, 20), strict=True))]
+    (tmp_path / "data" / "points.csv").write_text("\n".join(rows))
+    run = run_train(tmp_path / "run", tmp_path / "data", *TINY, "--max-steps", "1", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    assert run.records[-1]["eval/mean_radial_error"] < 40
 
 
 def test_a_run_finds_landmarks_in_the_data_and_learns_them(run):

@@ -9,6 +9,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume
+from data_utils.loading.image_input import hide_missing, missing_pixels
 from data_utils.sources.records import Record
 from data_utils.targets.reader import TargetReader
 from tasks.drawing import busiest_voxel, orthogonal_slices, to_rgb
@@ -125,11 +126,14 @@ class Section:
 
 
 def read_example(record: Record, reader: TargetReader) -> tuple[np.ndarray, Any, Spacing | None]:
-    """The image (H, W[, C]) of a record, its target at its own size, and None; or a volume, its target, its spacing."""
+    """The image (H, W[, C]) of a record, its target at its own size, and None; or a volume, its target, its spacing.
+
+    The target is unknown where the image holds no data.
+    """
     name = record["name"]
     if isinstance(record["image"], VolumeFile):
         voxels, header = read_volume(record["image"], name)
         return voxels, reader.read_volume(record, header), header.spacing
     image = read_image(record["image"], name)
     size = (image.shape[0], image.shape[1])
-    return image, reader.read(record, size, size), None
+    return image, hide_missing(reader.read(record, size, size), missing_pixels(image)), None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from support.rasters import write_raster
 from support.reports import card_of, class_scores, class_section
 from support.volumes import RAS, write_nifti
 
@@ -40,6 +41,7 @@ from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.scores import OverlapScores, RegionScores
 from tasks.overlapping.show import OverlapSection, RegionSection
 from tasks.overlapping.target import Region
+from tasks.section import read_example
 from tasks.tables import Table
 
 
@@ -122,6 +124,19 @@ OVERLAP_ROWS = [
     ["d", "1.0000", "1.0000", "1.0000", "1.0000", "1,040", "0", "0"],
     ["mean", "0.5000", f"{(2 / 3 + 1) / 3:.4f}", "", "", "", "", ""],
 ]
+
+
+def test_nothing_is_true_where_an_image_holds_no_data(tmp_path):
+    """Reviews and calibrations count such pixels as little as training does."""
+    bands = np.full((2, 4, 6), 7, np.uint8)
+    bands[:, :, :2] = 0
+    image = write_raster(tmp_path / "a.tif", bands, nodata=0)
+    record = {"image": str(image), "target": np.eye(4, 6, dtype=np.uint8), "name": "a"}
+    reader = ClassReader(ClassMap(("field", "road"), (0, 1), None))
+    _, target, _ = read_example(record, reader)
+    expected = np.eye(4, 6, dtype=np.uint8)
+    expected[:, :2] = 255
+    assert np.array_equal(target.mask, expected)
 
 
 def test_overlapping_classes_have_rows_of_their_own_pixels():

@@ -152,7 +152,8 @@ def place_cells(detected: DetectedObject, header: VolumeHeader | None) -> list[s
     box = map(str, detected.box)
     if header is None:
         return [*(f"{position:.2f}" for position in detected.center), *box]
-    volume = detected.size * float(np.prod(header.spacing))
+    voxel = abs(float(np.linalg.det(header.affine[:3, :3])))  # not the product of its sides if a gantry is tilted
+    volume = detected.size * voxel
     position = header.affine @ [*reversed(detected.center), 1]
     return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *box]
 

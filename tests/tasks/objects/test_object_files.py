@@ -160,11 +160,14 @@ def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path)
 
 
 def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
-    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=TILTED)
+    header = SimpleNamespace(affine=TILTED)
     x, y, z, _ = TILTED @ [0.5, 2.0, 1.0, 1]
     expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
     assert place_cells(SOLID, header) == expected
     assert place_cells(SOLID._replace(size=137), header)[0] == "1233"
+    shear = np.eye(4)
+    shear[1, 2] = 0.5  # of a tilted gantry: slices of another place, and voxels of the same volume
+    assert place_cells(SOLID, SimpleNamespace(affine=shear @ TILTED))[0] == "90"
 
 
 @pytest.fixture

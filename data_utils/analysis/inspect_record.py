@@ -89,6 +89,11 @@ class Inspection:
     foreground: np.ndarray | None = None
     objects: Counter[int] = field(default_factory=Counter)
 
+    @property
+    def holds_only_255(self) -> bool:
+        """Whether 255 is the only value of the mask beside 0, and so maybe a class."""
+        return self.pixels.keys() - {0} == {IGNORE_INDEX}
+
 
 def inspect_record(record: Record, rules: Rules) -> Inspection | Problem:
     """The inspection of a record, or the problem for which it cannot be used."""
@@ -240,7 +245,10 @@ def _inspect_volume(record: Record, rules: Rules) -> Inspection:
             check_values(name, pixels, is_jpeg=False)
         found.pixels = dict(pixels)
         found.class_locations = {value: _sample_voxels(labels == value, VOXELS, rng) for value in sorted(pixels)}
-        z, y, x = _sample_voxels((labels != 0) & (labels != IGNORE_INDEX), FOREGROUND, rng).T
+        is_labeled = labels != 0
+        if not found.holds_only_255:
+            is_labeled &= labels != IGNORE_INDEX
+        z, y, x = _sample_voxels(is_labeled, FOREGROUND, rng).T
     found.foreground = voxels[z, y, x].astype(np.float32)
     return found
 

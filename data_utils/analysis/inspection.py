@@ -232,6 +232,7 @@ def _look_at_all(records: Records, title: str, rules: Rules, has_names: bool) ->
     split = SplitInspection.empty(records)
     pixels: dict[str, Counter[MaskValue]] = defaultdict(Counter)
     foregrounds: list[np.ndarray] = []
+    foregrounds_of_255: list[np.ndarray] = []
     chunk = CHUNK if records.dims == 2 else 1
     inspections = map_indices(lambda i: inspect_record(records[i], rules), len(records), chunk)
     for i, found in enumerate(track(inspections, len(records), title)):
@@ -240,12 +241,14 @@ def _look_at_all(records: Records, title: str, rules: Rules, has_names: bool) ->
             continue
         split.add(i, found)
         if found.foreground is not None:
-            foregrounds.append(found.foreground)
+            voxels = foregrounds_of_255 if found.holds_only_255 else foregrounds
+            voxels.append(found.foreground)
         pixels_of_kind = pixels[found.kind]
         pixels_of_kind.update(found.pixels)
         if rules.has_classes and not has_names and len(pixels_of_kind) > MAX_VALUES:
             raise DataError(f"the masks up to {records.name(i)} hold {describe_excess(pixels_of_kind)}")
-    split.foreground = measure_foreground(foregrounds)
+    # beside other values 255 is ignored
+    split.foreground = measure_foreground(foregrounds) or measure_foreground(foregrounds_of_255)
     return split
 
 

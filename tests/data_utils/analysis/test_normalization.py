@@ -5,7 +5,7 @@ import pytest
 import tifffile
 from support.inspections import PICTURE
 from support.rasters import write_raster
-from support.volumes import ANISOTROPIC, volume_config, write_decathlon
+from support.volumes import ANISOTROPIC, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.analysis.normalization import (
     Normalization,
@@ -151,6 +151,18 @@ def test_normalization_of_ct_is_measured_on_labeled_voxels_of_the_training_split
     assert not preprocess.standardize
     assert preprocess.spacing == (4.0, 0.75, 0.5)
     assert preprocess.class_names[1] == "liver"
+
+
+def test_voxels_of_255_are_labeled_if_labels_hold_nothing_else(tmp_path):
+    normalizations = []
+    for highest in (1, 255):
+        for seed in range(3):
+            image, label = case(seed)
+            write_nifti(tmp_path / f"{highest}" / "images" / f"{seed}.nii", image)
+            write_nifti(tmp_path / f"{highest}" / "masks" / f"{seed}.nii", ((label > 0) * highest).astype(np.uint8))
+        config = volume_config(tmp_path / f"{highest}", normalization="ct", crop_size=(8, 8, 8))
+        normalizations.append(load_dataset_info(config).normalization)
+    assert normalizations[0] == normalizations[1]
 
 
 def test_constant_voxels_are_not_clipped_and_unlabeled_ones_cannot_be_measured():

@@ -13,7 +13,8 @@ from unet.config import IGNORE_INDEX, MaskValue
 MAX_VALUES = 255
 VALUES_IN_MESSAGE = 8
 MANY_VALUES = 32
-# the value of pixels of which a mask on another grid says nothing: what no mask holds, unlike -32767 and -9999
+# the value of pixels of which a mask says nothing, as it is NaN there or on another grid: what no mask holds, unlike
+# -32767 and -9999
 BEYOND_MASK = -21_331
 ROUNDING_ERROR = 1e-3  # numbers that lie so close to a whole one are that number, stored with a scale or as float
 

@@ -9,7 +9,7 @@ import numpy as np
 from data_utils.bits import pack_bits
 from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import as_color, as_grey, pack, unpack, value_key, value_text
+from data_utils.mask_values import BEYOND_MASK, as_color, as_grey, pack, unpack, value_key, value_text
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -131,7 +131,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     """
     has_colors = values.ndim == 3
     keys = pack(values)
-    is_ignored = np.zeros(keys.shape, bool)
+    is_ignored = keys == BEYOND_MASK
     for value in ignored:
         same_kind_value = as_color(value) if has_colors else as_grey(value)
         if has_colors or isinstance(same_kind_value, int):  # a mask of numbers never holds a color

@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from data_utils.image_io.formats import COPIES, Box, PageFile, check_memory
+from data_utils.mask_values import BEYOND_MASK
 from runtime.documents import check_regular
-from unet.config import IGNORE_INDEX, Preprocess
+from unet.config import Preprocess
 
 LARGEST_NUMBER = 2**53  # whole numbers of float64 are exact up to it
 LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
@@ -90,12 +91,12 @@ class WindowedImage(ABC):
         """The pixels of an image, all or those of a box, (H, W) or (H, W, C), in memory."""
 
     def values(self, box: Box | None = None) -> np.ndarray:
-        """The values of a mask. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
+        """The values of a mask. Of those without data, NaN and -3.4e38 become `BEYOND_MASK`, others stay numbers."""
         pixels = self.pixels(box)
         values = np.array(pixels)
         if isinstance(pixels, np.ma.MaskedArray) and values.dtype.kind == "f":
             is_number = np.abs(values) < LARGEST_NUMBER
-            values[np.ma.getmaskarray(pixels) & ~is_number] = IGNORE_INDEX
+            values[np.ma.getmaskarray(pixels) & ~is_number] = BEYOND_MASK
         return values
 
     def drafted(self, preprocess: Preprocess) -> "WindowedImage":

@@ -10,12 +10,14 @@ import tifffile
 from PIL import Image
 from rasterio.enums import MaskFlags
 from rasterio.windows import Window
+from support.data_sets import load_info
 from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.image_io.formats import BandSource, Box, PageFile
 from data_utils.image_io.places import read_grid
 from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.reader import open_source, read_header, read_image, read_mask
+from data_utils.mask_values import BEYOND_MASK
 from runtime.errors import DataError, ImageError
 
 LAYOUTS = [
@@ -345,7 +347,34 @@ def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_pat
 def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):
     values = np.array([[[1, 0], [np.nan, 7]]], np.float32)
     path = write_raster(tmp_path / "a.tif", values, nodata=np.nan)
-    assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
+    assert read_mask(str(path), "a").tolist() == [[1, 0], [BEYOND_MASK, 7]]
+    assert read_image(path)[:, :, 0].mask.tolist() == [[False, False], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "settings"),
+    [
+        ((0, 255), {}),
+        ((0, 1), {}),
+        ((10, 20), {}),
+        ((0, 1, 2, 3), {"task": "objects"}),
+        ((0, 1, 2), {"regions": "a=1+2"}),
+        ((0, 255), {"task": "overlapping"}),
+    ],
+)
+def test_nothing_is_known_where_a_mask_holds_no_number(tmp_path, numbers, settings):
+    masks = tmp_path / "masks" / "a" if settings == {"task": "overlapping"} else tmp_path / "masks"
+    rows = np.array(numbers, np.float32)[np.arange(20) % len(numbers)]
+    rows[:2] = np.nan
+    for name in "abc":
+        write_raster(tmp_path / "images" / f"{name}.tif", np.full((1, 20, 30), 9, np.uint8))
+        write_raster(masks / f"{name}.tif", np.tile(rows[:, None], (1, 1, 30)), nodata=np.nan)
+    info = load_info(tmp_path, **settings)
+    target = info.reader.read(info.train.records[0], (20, 30))
+    unknown = info.reader.unknown_target((20, 30))
+    for values, nothing in zip(target.arrays(), unknown.arrays(), strict=True):
+        assert np.array_equal(values[:2], nothing[:2])
+    assert not np.array_equal(target.arrays()[-1][2:], unknown.arrays()[-1][2:])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -353,7 +382,7 @@ def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):
 def test_the_lowest_number_of_float32_is_no_data_however_it_is_written(tmp_path, text, dtype):
     values = np.array([[1, 0], [np.finfo(np.float32).min, 7]], dtype)
     path = written_raster(tmp_path / "a.tif", values, (42113, "s", 0, text, False))
-    assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
+    assert read_mask(str(path), "a").tolist() == [[1, 0], [BEYOND_MASK, 7]]
     assert read_image(path)[:, :, 0].mask.tolist() == [[False, False], [True, False]]
 
 

@@ -185,14 +185,20 @@ class TruthFolder:
             if is_label(Path(files[0])):
                 label = VolumeFile(files, segments=self._segments(files))
             return label._replace(grid_of=job.volume, spacing=job.spacing)
-        if not isinstance(mask, PageFile):
+        if not isinstance(mask, PageFile | ClassMasks):
             return mask
-        if not (self.config.preprocess.place or self.config.preprocess.bands):
+        reads_place = bool(self.config.preprocess.place or self.config.preprocess.bands)
+        grid = None
+        if reads_place and job.place is not None and job.size:
+            grid = Grid(job.place, (job.size[0], job.size[1]))
+        if isinstance(mask, ClassMasks):
+            return replace(mask, grid=grid)
+        if not reads_place:
             return mask._replace(reads_place=False)
-        if mask.page or job.place is None or not job.size:
+        if mask.page or grid is None:
             return mask
         path = str(mask.path)
-        placed = on_grid(path, Grid(job.place, (job.size[0], job.size[1])), path)
+        placed = on_grid(path, grid, path)
         return placed if isinstance(placed, PlacedMask) else mask
 
     def _segments(self, files: Sequence[str]) -> Segments:

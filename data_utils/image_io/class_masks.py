@@ -1,13 +1,14 @@
 """Masks whose values are sets of classes, made from one mask for each class."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from data_utils.bits import pack_bits
-from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, ImageSource, PageFile, RenderedMask, VolumeFile
+from data_utils.image_io.places import Grid, on_grid
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import BEYOND_MASK, as_color, as_grey, pack, unpack, value_key, value_text
 from runtime.console import listing
@@ -39,11 +40,13 @@ class ClassMasks(RenderedMask):
         files: the path is "" for a class without a mask.
         bits: the bit of each class; None for a class that is left out.
         ignored: mask values of unknown pixels.
+        grid: that of the image, on which files with a place are laid; None if it has no place.
     """
 
     files: tuple[PageFile, ...]
     bits: tuple[int | None, ...]
     ignored: tuple[MaskValue, ...] = ()
+    grid: Grid | None = field(default=None, repr=False)  # content keys are made of the text
 
     @property
     def name(self) -> str:
@@ -66,7 +69,10 @@ class ClassMasks(RenderedMask):
                 name += f" page {file.page + 1}"
             # a left-out class's mask gives the size
             if file.path and (bit is not None or not has_mask):
-                values = read_mask(file, name)
+                source: ImageSource = file
+                if self.grid is not None and file.page is None:
+                    source = on_grid(file, self.grid, name)
+                values = read_mask(source, name)
             yield ClassMask(values, bit, name)
 
     def _channels(self) -> Iterator[ClassMask]:

@@ -1,11 +1,13 @@
 """How images and masks with a place in the world are read: some bands, the grid of the image, or as plain pictures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from data_utils.config import DataConfig
+from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import BandSource, ImageSource, PageFile, SceneWindow, page_file
 from data_utils.image_io.places import on_grid, read_source_grid
 from data_utils.image_io.tiff import is_tiff
@@ -78,4 +80,7 @@ def _place(record: Record) -> Record:
     grid = read_source_grid(record["image"])
     if grid is None:
         return record
-    return {**record, "target": on_grid(record["target"], grid, record["name"])}
+    target = record["target"]
+    if isinstance(target, ClassMasks):
+        return {**record, "target": replace(target, grid=grid)}
+    return {**record, "target": on_grid(target, grid, record["name"])}

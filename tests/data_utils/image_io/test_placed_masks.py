@@ -200,3 +200,24 @@ def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):
     assert on_grid(mask, read_grid(mask), "a") == mask
     with pytest.raises(DataError, match=r"^a: is a color mask on another grid than its image; store it as numbers$"):
         on_grid(mask, image, "a").render()
+
+
+def test_masks_of_classes_that_overlap_are_placed_each_by_its_own_file(tmp_path):
+    """One class on the grid of the image; the other in pixels of half the side, from row 2 and column 3 on."""
+    fine = NORTH_UP @ Affine.translation(3, 2) @ Affine.scale(0.5)
+    masks = [scene(number)[1] for number in range(3)]
+    for number, mask in enumerate(masks):
+        write_raster(tmp_path / "images" / f"{number}.tif", scene(number)[0])
+        write_raster(tmp_path / "masks" / "coarse" / f"{number}.tif", mask[None])
+        write_raster(
+            tmp_path / "masks" / "fine" / f"{number}.tif", mask.repeat(2, 0).repeat(2, 1)[None], transform=fine
+        )
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    for record in info.train.records:
+        mask = masks[int(record["name"][0])]
+        target = info.reader.read(record, mask.shape)
+        assert np.array_equal(target.truth & 1, mask)
+        assert np.array_equal(target.truth[2:, 3:] >> 1, mask[:-2, :-3])
+        assert (target.known[2:, 3:] == 3).all()
+        assert (target.known[:2] == 1).all()
+        assert (target.known[:, :3] == 1).all()

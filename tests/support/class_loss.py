@@ -45,10 +45,6 @@ class ClassLoss:
         """(2 * levels,): the counts of each level."""
         return self.loss.counts(ClassTarget(masks))
 
-    def levels(self, masks: Tensor) -> list[Tensor]:
-        """The masks at the size of each level."""
-        return [targets.mask for targets in self.loss._levels(ClassTarget(masks))]
-
     def sums(self, logits: Tensor, masks: Tensor) -> Tensor:
         return self.loss.sums(logits, ClassTarget(masks))
 

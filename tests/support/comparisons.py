@@ -8,7 +8,6 @@ import numpy as np
 
 import compare
 from support.in_process import run_main
-from train_utils.comparison.differences import compare_recipes
 from train_utils.comparison.recipes import Recipe, group_runs, read_runs
 
 FLAGS = {"dataset": "photos", "plan": "none", "learning_rate": 0.001, "epochs": 3, "fold": None, "num_workers": 2}
@@ -61,22 +60,10 @@ def write_seeds(folder: Path, name: str, gains: list[float], **flags) -> list[Pa
     return runs
 
 
-def change_record(run: Path, part: str, **values: object) -> None:
-    """Change values in a part of run.json; None removes one."""
-    record = json.loads((run / "run.json").read_text())
-    record[part] = {key: value for key, value in (record[part] | values).items() if value is not None}
-    (run / "run.json").write_text(json.dumps(record))
-
-
 def recipes_of(folders: list[Path]) -> list[Recipe]:
     """The recipes of runs, the best first."""
     runs, _ = read_runs(folders)
     return group_runs(runs)
-
-
-def differences_of(folders: list[Path]) -> tuple[list[str], list[str]]:
-    """A sentence on each difference of the recipes of runs, and a line for each that cannot be compared."""
-    return compare_recipes(recipes_of(folders))
 
 
 def run_compare(folders: list[Path], output: Path, *flags: str) -> SimpleNamespace:

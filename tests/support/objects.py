@@ -52,25 +52,6 @@ def write_discs(folder: Path, counts: list[int], seed: int, size: tuple[int, int
     return folder
 
 
-def true_pixels(ids: np.ndarray) -> np.ndarray:
-    """What a perfect network would say of each pixel, as `Objects.decode` gives it."""
-    from scipy.ndimage import distance_transform_edt, find_objects
-
-    from tasks.objects.decode import pack_pixels
-    from tasks.objects.labels import LEVELS
-
-    depth = np.zeros(ids.shape)
-    for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):
-        if box is None:
-            continue
-        is_object = ids[box] == number
-        distance = distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
-        depth[box][is_object] = (distance / distance.max())[is_object]
-    levels = np.rint(LEVELS * depth).astype(np.int32)
-    packed = pack_pixels(np.ones_like(levels), levels, np.full_like(levels, LEVELS))
-    return np.where(ids > 0, packed, 0)
-
-
 def target_of(ids: ArrayLike, mask: ArrayLike | None = None) -> ObjectTarget:
     """A batch of one target, from the numbers and the classes (H, W) of its pixels; by default all are of class 1."""
     numbers = np.asarray(ids, np.int64)

@@ -16,23 +16,6 @@ from data_utils.class_map import ClassMap
 from tasks.classes.reader import ClassReader
 from tasks.classes.scores import ClassScores
 from tasks.classes.show import ClassSection
-from tasks.section import Section
-from tasks.task import Scores
-from train_utils.evaluation import Evaluation
-from train_utils.reporting.model_card import model_card
-from train_utils.settings.record import RunSettings
-
-
-def card_of(section: Section, scores: Scores) -> str:
-    """The model card of a run that has these scores."""
-    record = {
-        "flags": {"dataset": "cells"},
-        "identity": {"dims": 2},
-        "profile": {"processes": 1, "mixed_precision": "no"},
-        "total_steps": 40,
-        "run": {"torch": "2", "accelerate": "1"},
-    }
-    return model_card(RunSettings.from_json(record), Evaluation(30, None, scores), section)
 
 
 def charts_of(html: str) -> list[str]:

@@ -1,15 +1,10 @@
-"""Comparisons of two runs: of their records without times, and of their tensors bit for bit or to rounding."""
+"""Comparisons of two runs: of their records, and of their tensors bit for bit or to rounding."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 import torch
 from torch import Tensor
-
-
-def without_times(records: Iterable[dict]) -> list[dict]:
-    """The records of metrics.jsonl without their measurements of speed."""
-    return [{key: value for key, value in record.items() if not key.startswith("perf/")} for record in records]
 
 
 def different_tensors(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:

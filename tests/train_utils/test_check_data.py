@@ -1,5 +1,7 @@
 """The report of --check-data: sizes, classes, spacings, annotations, and the problems at its end."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,14 +9,13 @@ from rasterio.transform import from_origin
 from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
-from support.inspections import split_of
 from support.labelme_files import shape, write_labelme
 from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from train_utils.check_data import check_data, describe_annotations, describe_classes, list_problems
+from train_utils.check_data import check_data, describe_classes, list_problems
 
 
 def test_classes_are_described_with_their_shares_of_the_pixels():
@@ -32,20 +33,6 @@ def test_a_value_of_255_without_a_class_is_named_with_its_flag(tmp_path):
     report, problems = check_data(DataConfig(str(tmp_path), classes="0=background,1=cell"))
     assert problems == 4
     assert "give --ignore-index 255 if it means unlabeled" in report
-
-
-def test_annotations_are_described_over_both_splits():
-    classes = ((0, "background"), (1, "cat"), (2, "dog"))
-    train = split_of({0: 5}, {0: 5, 1: 1}, {1: 1}, {0: 1, 2: 4}, annotations="COCO", classes=classes)
-    train.objects.update({1: 4, 2: 2})
-    val = split_of({0: 5}, {0: 5, 2: 1}, {0: 3, 2: 1}, {0: 1}, annotations="COCO", classes=classes)
-    val.objects.update({2: 10})
-    assert describe_annotations([train, val]) == [
-        "annotations: COCO; 5 images with objects, 3 without",
-        "objects of each class",
-        "         4  cat",
-        "        12  dog",
-    ]
 
 
 UNPAIRED = {"file without partner": ["a.png: has no mask"]}
@@ -72,64 +59,36 @@ def test_problems_end_with_the_flags_that_train_without_them(problems, flags):
     assert lines[len(lines) - len(flags) :] == flags
 
 
-@pytest.fixture
-def damaged_splits(tmp_path):
+def test_the_check_names_masks_of_one_class_beside_damaged_ones(tmp_path):
     """Two splits, each with a file without partner; one mask is damaged, and all others hold 7."""
     write_splits(tmp_path, 2, 2)
     for split in ("train", "val"):
         (tmp_path / split / "images" / "cell_01.png").rename(tmp_path / split / "images" / f"{split}.png")
         (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"")
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(tmp_path / "train" / "masks" / "cell_00.png")
-    return check_data(DataConfig(str(tmp_path)))
-
-
-def test_the_check_names_masks_of_one_class_beside_damaged_ones(damaged_splits):
-    report, problems = damaged_splits
+    report, problems = check_data(DataConfig(str(tmp_path)))
     assert "mask cannot be read: 1" in report
     assert "all pixels of all masks hold 7" in report
     assert problems == 5
 
 
-def test_empty_masks_beside_others_of_jpeg_are_no_problem_of_their_own(tmp_path):
-    write_splits(tmp_path, 2, 2)
-    for mask in tmp_path.glob("*/masks/*.png"):
-        with Image.open(mask) as picture:
-            picture.point(lambda level, is_empty="00" in mask.name: 0 if is_empty else level).save(
-                mask.with_suffix(".jpg")
-            )
-        mask.unlink()
-    report, problems = check_data(DataConfig(str(tmp_path)))
-    assert problems == 2
-    assert "lossy mask: 2" in report
+SHIFTED = "1 mask is shifted against its image by a part of a pixel, val.tif by +0.40 to the right"
 
 
-@pytest.fixture
-def shifted_mask(tmp_path):
+def test_the_check_names_places_that_touch_between_splits_and_masks_that_are_shifted(tmp_path):
     """Two neighboring images in the world, of which the mask of the second is shifted by 4 m."""
     for split, left, shift in (("train", 500_000, 0), ("val", 500_080, 4)):
         for kind, bands, offset in (("images", 3, 0), ("masks", 1, shift)):
             pixels = np.tile(np.arange(8, dtype=np.uint8) % 2, (bands, 8, 1))
             grid = from_origin(left + offset, 5_000_000, 10, 10)
             write_raster(tmp_path / split / kind / f"{split}.tif", pixels, transform=grid)
-    return tmp_path
-
-
-SHIFTED = "1 mask is shifted against its image by a part of a pixel, val.tif by +0.40 to the right"
-
-
-def test_the_check_names_places_that_touch_between_splits(shifted_mask):
-    report, _ = check_data(DataConfig(str(shifted_mask)))
+    report, _ = check_data(DataConfig(str(tmp_path)))
     assert "1 of 1 validation images touch training images in the world: val.tif and train.tif" in report
-
-
-def test_the_check_names_masks_that_are_shifted_against_their_images(shifted_mask):
-    report, _ = check_data(DataConfig(str(shifted_mask)))
     assert SHIFTED in report
-    assert any(line.startswith(SHIFTED) for line in load_info(shifted_mask).warnings)
+    assert any(line.startswith(SHIFTED) for line in load_info(tmp_path).warnings)
 
 
-@pytest.fixture
-def damaged_volumes(tmp_path):
+def test_the_check_names_all_problems_of_volumes_at_once(tmp_path):
     """Four volumes with a problem each: cut off, half numbers, elsewhere, and not numbers."""
     write_decathlon(tmp_path)
     images, labels = tmp_path / "imagesTr", tmp_path / "labelsTr"
@@ -137,11 +96,7 @@ def damaged_volumes(tmp_path):
     write_nifti(labels / f"{CASE_NAMES[1]}.nii.gz", case(1)[1] * 0.5, LPS)
     write_nifti(labels / f"{CASE_NAMES[2]}.nii.gz", case(2)[1], RAS)
     write_nifti(images / f"{CASE_NAMES[3]}.nii.gz", np.full((12, 10, 8), np.nan, np.float32), LPS)
-    return tmp_path
-
-
-def test_the_check_names_all_problems_of_volumes_at_once(damaged_volumes):
-    report, problems = check_data(volume_config(damaged_volumes))
+    report, problems = check_data(volume_config(tmp_path))
     assert problems >= 4
     assert all(f"    {name}" in report for name in CASE_NAMES)
     assert "label holds 0.5" in report
@@ -214,10 +169,6 @@ def write_polygons_of(folder, *boxes, crs: str | None = "EPSG:32633"):
         write_geojson(folder / "labels" / f"{number}.geojson", [feature(square(left, top, side))], crs)
 
 
-def write_polygons_without_crs(folder, *boxes):
-    write_polygons_of(folder, *boxes, crs=None)
-
-
 INSIDE = (5, 5, 10, 10)
 
 
@@ -229,7 +180,7 @@ INSIDE = (5, 5, 10, 10)
         (write_labelme_of, (500, 500, 9, 9), "pixels from"),
         (write_yolo_of, (60, 60, 9, 9), "shares of width and height"),
         (write_polygons_of, (9e4, 9e4, 9, 9), "longitude, then latitude"),
-        (write_polygons_without_crs, INSIDE, "longitude, then latitude"),
+        (partial(write_polygons_of, crs=None), INSIDE, "longitude, then latitude"),
     ],
     ids=["shares in COCO", "shares in labelme", "outside", "beyond the shares", "elsewhere", "meters without crs"],
 )

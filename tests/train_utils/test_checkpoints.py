@@ -12,30 +12,46 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from support.saved_checkpoints import (
-    SETTINGS,
-    TASK,
-    evaluation,
-    first_checkpoints,
-    new_checkpoints,
-    save_all,
-    steps,
-)
+from support.in_process import process_state_kept
+from support.saved_checkpoints import SETTINGS, TASK, evaluation, steps
 
 from runtime.errors import CheckpointError
 from train_utils import checkpoints as module
 from train_utils.checkpoints import Checkpoints, find_checkpoint, fingerprint
+from train_utils.ema import WeightAverage
 from train_utils.run_state import LossWindow, RunState
-from unet import UNet
+from unet import UNet, UNetConfig
+
+
+def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
+    """The checkpoints of a run that starts in a folder, or goes on in it; the two newest are kept."""
+    average = WeightAverage(network, 0.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
+
+
+def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None], run: RunState | None = None) -> RunState:
+    """Save a checkpoint of each step of a run, which has an evaluation with this score there, unless it is None."""
+    run = run or RunState()
+    for step, score in scores:
+        run.step = step
+        if score is not None:
+            result = evaluation(step, score)
+            run.update(result, result.scores.comparison > run.best)
+        checkpoints.save(run)
+        assert checkpoints.wait()
+    return run
 
 
 @pytest.fixture
 def checkpoints(tmp_path) -> Iterator[Checkpoints]:
-    """The checkpoints of a new run."""
-    with first_checkpoints(tmp_path) as checkpoints:
-        yield checkpoints
+    """The checkpoints of a new run of a tiny network."""
+    (tmp_path / "checkpoints").mkdir()
+    with process_state_kept():
+        yield new_checkpoints(tmp_path, UNet(UNetConfig(base_channels=2, depth=1)))
 
 
 def folder_of(checkpoints: Checkpoints, step: int) -> Path:

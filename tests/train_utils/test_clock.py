@@ -191,14 +191,11 @@ def timed(tiny_folder, tmp_path_factory):
         return run_train(folder, "--dataset", tiny_folder, *QUICK, "--max-minutes", "0.2")
 
 
-def test_a_run_by_the_clock_records_its_steps_when_it_has_ended(timed):
+def test_a_run_by_the_clock_records_its_steps_and_its_learning_rate_falls_with_the_time(timed):
     assert timed.exit_code == 0, timed.output
     (step,) = timed.steps("eval/loss")[-1:]
     assert timed.settings["total_steps"] == step == timed.steps("train/loss")[-1]
     assert json.loads((timed.folder / "finished.json").read_text())["step"] == step
-
-
-def test_the_learning_rate_of_a_run_by_the_clock_falls_with_the_time(timed):
     rates = timed.values("train/lr")
     highest = rates.index(max(rates))
     assert rates[highest:] == sorted(rates[highest:], reverse=True)

@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch._dynamo
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
-from support.accelerators import new_accelerator
 from support.class_loss import classes
 from support.encoders import write_encoder
 from support.folders import write_folder
@@ -216,8 +215,11 @@ def test_a_long_run_on_a_gpu_is_compiled(monkeypatch, capsys, flags, options, is
     if "named" in options:
         monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", options["named"])
     plugin = TorchDynamoPlugin(backend="no")
-    accelerator = new_accelerator(device="cuda", kind=options.get("kind", DistributedType.NO))
-    accelerator.state = SimpleNamespace(dynamo_plugin=plugin)
+    accelerator = SimpleNamespace(
+        device=torch.device("cuda"),
+        distributed_type=options.get("kind", DistributedType.NO),
+        state=SimpleNamespace(dynamo_plugin=plugin),
+    )
     network = UNet(UNetConfig(base_channels=32, depth=1))
     network.activation_checkpointing = "checkpointing" in options
     args = parsed("--dataset", "shapes", "--batch-size", "4", *flags)

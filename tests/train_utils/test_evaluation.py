@@ -4,12 +4,13 @@ Modules: train_utils/run_log.py, inference/tiling/resizing.py.
 """
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import Accelerator
-from support.accelerators import new_accelerator
+from accelerate.utils import DynamoBackend
 from support.folders import write_folder
 from support.in_process import run_train
 from torch import Tensor
@@ -26,7 +27,6 @@ from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
 from tasks.calibration import no_counts
 from tasks.classes.loss import Classes
-from tasks.classes.scores import ClassScores
 from tasks.classes.target import ClassTarget
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget
@@ -34,39 +34,6 @@ from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
 from unet.config import UNetConfig
-
-MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
-
-
-@pytest.fixture
-def scores() -> ClassScores:
-    """The scores of three classes, the last of which is nowhere."""
-    return ClassScores(("a", "b", "c"), MATRIX, torch.tensor([[0.5], [1.0]]))
-
-
-def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_logged(scores):
-    assert Evaluation(30, 0.25, scores).record() == {
-        "eval/loss": 0.25,
-        "eval/mean_iou": (90 / 105 + 15 / 30) / 2,
-        "eval/mean_dice": (180 / 195 + 30 / 45) / 2,
-        "eval/pixel_accuracy": 105 / 120,
-        "eval/iou/a": 90 / 105,
-        "eval/iou/b": 15 / 30,
-        "eval/iou/c": None,
-        "eval/dice/a": 180 / 195,
-        "eval/dice/b": 30 / 45,
-        "eval/dice/c": None,
-    }
-
-
-@pytest.mark.parametrize(("right", "error"), [(4, 0.1)])
-def test_an_evaluation_says_how_far_confidence_is_from_truth(scores, right, error):
-    scores.reliability = no_counts()
-    scores.reliability[7] = torch.tensor([10, right, 5 * 2**20])  # ten pixels, sure of a half
-    record = Evaluation(30, None, scores).record()
-    assert record["eval/calibration_error"] == pytest.approx(error)
-    assert record["eval/loss"] is None
-
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
 FLAGS += ["--max-steps", "1", "--batch-size", "2", "--learning-rate", "0.01"]
@@ -162,10 +129,14 @@ def network() -> UNet:
 
 def accelerator_of(processes: int) -> SimpleNamespace:
     """An accelerator whose processes all have counted the same."""
-    accelerator = new_accelerator()
-    accelerator.unwrap_model = lambda model: model
-    accelerator.reduce = lambda values, reduction: [value * processes for value in values]
-    return accelerator
+    return SimpleNamespace(
+        device=torch.device("cpu"),
+        num_processes=1,
+        state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend=DynamoBackend.NO)),
+        autocast=nullcontext,
+        unwrap_model=lambda model: model,
+        reduce=lambda values, reduction: [value * processes for value in values],
+    )
 
 
 def evaluated(network: UNet, first: int = 0, processes: int = 1, pixel: float = 0) -> Evaluation:
@@ -233,10 +204,9 @@ def test_one_strip_without_a_finite_answer_is_enough():
     assert not read_strips(task, strips, target, no_counts())[2]
 
 
-@pytest.mark.parametrize("loss", ["ce+logdice"])
-def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, loss):
+def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch):
     torch.manual_seed(0)
-    task = Classes(("a", "b", "c"), loss)
+    task = Classes(("a", "b", "c"), "ce+logdice")
     network = UNet(UNetConfig(1, 3, dims=3, base_channels=2, depth=1)).double().eval()
     volume = torch.rand(1, 1, 60, 12, 10, dtype=torch.float64)
     target = ClassTarget(torch.randint(0, 3, (1, 50, 14, 12)))

@@ -26,7 +26,6 @@ from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
 
-SHAPE = (1, 12, 16)
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 ROOM_FLAGS = ["--max-steps", "3", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
 
@@ -41,7 +40,7 @@ def trial(network):
     """Trials with the network as on an accelerator."""
     with process_state_kept():
         args = parsed("--dataset", "shapes", "--plan", "none")
-        yield MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args, SHAPE)
+        yield MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args, (1, 12, 16))
 
 
 def has_room(monkeypatch, images: float, error: Exception = FULL) -> None:
@@ -202,17 +201,6 @@ def test_a_later_shortage_is_recorded_for_a_restart_in_smaller_micro_batches(tin
 
 def profile_of(processes: int, accumulation: int | None = None) -> dict[str, int | None]:
     return {"processes": processes, "gradient_accumulation_steps": accumulation}
-
-
-@pytest.mark.parametrize(("processes", "shared", "groups", "micro_batch"), [(4, 1, 4, 1), (4, 2, 2, 2), (6, 3, 2, 2)])
-def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
-    settings = unplanned("--processes-per-volume", str(shared))
-    batch_split = wanted_split(settings, profile_of(processes), None)
-    assert batch_split.groups == groups
-    assert batch_split.processes_per_volume == shared
-    assert batch_split.world_size == processes
-    assert batch_split.micro_batch_size == micro_batch
-    assert batch_split.accumulation == 1
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,30 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.in_process import parsed
-from support.runs import SMALL_MODEL, checkpoint_of, opened_run, unplanned
+from support.runs import opened_run, unplanned
 from support.splits import unread_info, unread_split
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
 from runtime.files import release_folders
+from train_utils.checkpoints import Checkpoint
+from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 from train_utils.start import OpenedRun, open_folder, open_run
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
+
+SMALL_MODEL = UNetConfig(base_channels=2, depth=1)
+
+
+def checkpoint_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> Checkpoint:
+    """A checkpoint at step 4 of a run with these records; there is no folder of it."""
+    return Checkpoint(Path("step-00000004"), RunSettings(**{"flags": {}} | recorded), config, RunState(step=4), None)
 
 
 @pytest.fixture
@@ -31,15 +41,6 @@ def no_exit(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     yield
     release_folders()
-
-
-@pytest.fixture
-def checkpoint(tmp_path) -> Path:
-    """A checkpoint in the folder of its run, which is `tmp_path`."""
-    folder = tmp_path / "checkpoints" / "step-00000001"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    return folder
 
 
 def test_a_folder_that_holds_anything_is_for_a_resumed_run_alone(tmp_path, no_exit):
@@ -55,7 +56,11 @@ def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(tmp_path, no_ex
         open_folder(tmp_path / "file" / "run", None)
 
 
-def test_a_run_resumed_from_a_checkpoint_continues_in_its_folder(tmp_path, no_exit, checkpoint):
+def test_a_run_resumed_from_a_checkpoint_continues_in_its_folder(tmp_path, no_exit):
+    """A checkpoint in the folder of its run, which is `tmp_path`."""
+    checkpoint = tmp_path / "checkpoints" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
     assert open_folder(None, str(checkpoint)) == tmp_path
 
 

@@ -6,42 +6,11 @@ Module: train_utils/optim.py.
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from torch import nn
 
 from runtime.errors import SettingsError
 from train_utils.optim import Muon, build_optimizer, orthogonalize
 from train_utils.settings import encoder
 from unet import UNet, UNetConfig
-
-
-class WithEncoder(nn.Module):
-    """A network whose encoder has one frozen layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
-        self.encoder[1].requires_grad_(False)
-        self.norm = nn.BatchNorm1d(3)
-        self.head = nn.Conv1d(3, 2, 1)
-
-
-def test_weights_are_grouped_by_encoder_and_by_what_decays():
-    groups = []
-    for group in build_optimizer(WithEncoder(), "adamw", 0.5, 0.01).param_groups:
-        shapes = [tuple(parameter.shape) for parameter in group["params"]]
-        groups.append((group["of_encoder"], group["weight_decay"], shapes))
-    assert sorted(groups) == [
-        (False, 0.0, [(3,), (3,), (2,)]),
-        (False, 0.01, [(2, 3, 1)]),
-        (True, 0.0, [(3,)]),
-        (True, 0.01, [(3, 2)]),
-    ]
-
-
-def test_sgd_has_nesterov_momentum():
-    defaults = build_optimizer(nn.Linear(2, 2), "sgd", 0.1, 0.01).defaults
-    assert defaults["momentum"] == 0.9
-    assert defaults["nesterov"] is True
 
 
 @pytest.mark.parametrize(

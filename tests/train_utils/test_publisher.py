@@ -54,7 +54,7 @@ def run(data, tmp_path_factory) -> Run:
         return run_train(tmp_path_factory.mktemp("runs") / "run", "--dataset", data, *FLAGS)
 
 
-def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_images(run):
+def test_the_best_evaluation_is_saved_and_reported_with_card_scores_of_images_and_remarks(run):
     first, second = [line for line in run.output.splitlines() if line.startswith("step ")]
     assert first.startswith("step 2: mean IoU 0.6")
     assert first.endswith("(best so far, saved)")
@@ -63,9 +63,6 @@ def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_imag
     lines = (run.folder / "images.csv").read_text().splitlines()
     assert lines[0] == "image,mean IoU"
     assert len(lines) == 4
-
-
-def test_the_report_has_the_best_evaluation_the_extent_of_the_run_and_the_remarks_of_the_output(run):
     assert f"best model in {run.folder / 'model'}, report in {run.folder / 'report.html'}" in run.output
     report = (run.folder / "report.html").read_text()
     assert "4 of 4" in report
@@ -130,32 +127,23 @@ class Hub:
         self.files = {path.name: path.read_bytes() for path in folder_path.iterdir()}
 
 
-@pytest.fixture(scope="module")
-def published(tiny_folder, tmp_path_factory) -> tuple[Run, Hub]:
+def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_all_files_of_its_model(
+    tiny_folder, tmp_path, monkeypatch
+):
     """A run with --push-to-hub whose tracker cannot start, and what the Hub has received."""
-    output = tmp_path_factory.mktemp("runs") / "run"
+    output = tmp_path / "run"
     output.mkdir()
     (output / "tensorboard").write_text("a file where the tracker wants its folder")
     flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto"]
     hub = Hub()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("create_repo", "upload_folder"):
-            patch.setattr(huggingface_hub, name, getattr(hub, name))
-        patch.setenv("HF_TOKEN", "secret")
-        run = run_train(output, "--dataset", tiny_folder, *TINY, *flags)
+    for name in ("create_repo", "upload_folder"):
+        monkeypatch.setattr(huggingface_hub, name, getattr(hub, name))
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    run = run_train(output, "--dataset", tiny_folder, *TINY, *flags)
     assert run.exit_code == 0, run.output
-    return run, hub
-
-
-def test_a_run_whose_tracker_cannot_start_goes_on(published):
-    run, _ = published
     assert len([line for line in run.output.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
     assert "training goes on without it" in run.output
     assert (run.folder / "report.html").exists()
-
-
-def test_a_run_publishes_all_files_of_its_model(published):
-    run, hub = published
     assert hub.created == ["me/cells"]
     assert "model published: " in run.output
     assert hub.files == {path.name: path.read_bytes() for path in (run.folder / "model").iterdir()}

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from support.forks import ForkedRun
 from support.in_process import Run, run_train
 from support.launches import PROGRAMS, ROOT, TINY, launch
-from support.run_equality import different_tensors, without_times
+from support.run_equality import different_tensors
 from support.run_files import last_checkpoint, records
 
 import train_utils.step
@@ -91,7 +91,8 @@ def workers_of(launcher: subprocess.Popen) -> list[int]:
 
 
 def timeless_records(output: Path) -> list[dict]:
-    return without_times(records(output))
+    """The records of metrics.jsonl without their measurements of speed."""
+    return [{key: value for key, value in record.items() if not key.startswith("perf/")} for record in records(output)]
 
 
 def losses(output: Path, steps: int = STEPS) -> list[float]:
@@ -109,17 +110,12 @@ def copy_until(step: int, whole: Path, copy: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
-def check_same_checkpoint(one: Path, other: Path) -> None:
-    """Two checkpoints have the same weights, averages and states of the optimizer."""
-    for kind in ("model", "optimizer", "average"):
-        ours, theirs = (load_file(checkpoint / f"{kind}.safetensors") for checkpoint in (one, other))
-        assert different_tensors(ours, theirs) == [], kind
-
-
 def check_same_end(output: Path, whole: Path) -> None:
     """A run has the records and the last checkpoint of one that nothing has stopped."""
     assert timeless_records(output) == timeless_records(whole)
-    check_same_checkpoint(last_checkpoint(output), last_checkpoint(whole))
+    for kind in ("model", "optimizer", "average"):
+        ours, theirs = (load_file(last_checkpoint(run) / f"{kind}.safetensors") for run in (output, whole))
+        assert different_tensors(ours, theirs) == [], kind
 
 
 def whole_run(data: Path, output: Path, *flags: str) -> Path:
@@ -272,22 +268,17 @@ def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_
     assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
-@pytest.fixture(scope="module")
-def streamed(tiny_folder, tmp_path_factory) -> list:
-    """Flags to train on the tiny folder as a stream of small parquet files."""
-    out = tmp_path_factory.mktemp("packed") / "out"
-    pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
-    subprocess.run(pack, cwd=ROOT, check=True, timeout=300)
-    flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56"]
-    return ["--dataset", out, *flags]
-
-
 @pytest.mark.slow
-def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
+def test_killed_processes_are_started_again_within_a_stream(tmp_path, tiny_folder, tmp_path_factory):
     """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding.
 
     Only the killed processes have a loader's process each.
     """
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
+    subprocess.run(pack, cwd=ROOT, check=True, timeout=300)
+    flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56"]
+    streamed = ["--dataset", out, *flags]
     whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
     flags = [*streamed, *EXACT, *LONG]
     result = launch(*command(streamed[1], whole, *flags), profile="multi_cpu")
@@ -308,15 +299,10 @@ def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     assert losses(one, 30) == pytest.approx(losses(whole, 30), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
-@pytest.fixture
-def copied(uninterrupted, tmp_path) -> Path:
+def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted, tmp_path):
     """A copy of a run that was killed before its last act."""
-    output = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
-    (output / "finished.json").unlink()
-    return output
-
-
-def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted, copied):
+    copied = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (copied / "finished.json").unlink()
     folders = sorted((copied / "checkpoints").glob("step-*"), reverse=True)
     assert [folder.name for folder in folders[:3]] == ["step-00000012", "step-00000009", "step-00000006"]
     weights = folders[0] / "model.safetensors"

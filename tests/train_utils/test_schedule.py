@@ -13,10 +13,8 @@ import pytest
 from support.runs import opened_run, unplanned
 from support.splits import unread_info, unread_split
 
-from train_utils.optim import learning_rate
 from train_utils.run_state import Progress, RunState
 from train_utils.schedule import Clock, Schedule
-from train_utils.settings.train_settings import SCHEDULES
 
 
 def schedule_of(*flags: str, images: int = 10, total_steps: int | None = None) -> Schedule:
@@ -27,22 +25,6 @@ def schedule_of(*flags: str, images: int = 10, total_steps: int | None = None) -
 
 def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:
     return [step for step in range(1, last + 1) if predicate(step)]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
-    rates = [learning_rate(step, 100, peak=0.5, warmup_steps=10, schedule=schedule) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.05 * step for step in range(1, 11)], rel=1e-12)  # float64
-    assert max(rates) == rates[10] == 0.5
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
-
-
-@pytest.mark.parametrize(
-    ("flags", "total_steps", "expected"), [((), None, 30), (("--epochs", "20"), None, 60), ((), 77, 77)]
-)
-def test_the_length_of_a_schedule_is_its_steps_or_its_epochs(flags, total_steps, expected):
-    assert schedule_of(*flags, total_steps=total_steps).total_steps == expected
 
 
 @pytest.mark.parametrize(
@@ -85,11 +67,3 @@ def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
     assert schedule.remaining_steps(8) == range(8, 11)
     assert not schedule.is_over(RunState(step=10, evaluations_since_best=99))
     assert schedule.is_over(RunState(step=11))
-
-
-@pytest.mark.parametrize(("evaluations", "is_out"), [(1, False), (2, True)])
-def test_a_run_out_of_patience_is_over(evaluations, is_out):
-    schedule = schedule_of("--patience", "2", total_steps=11)
-    state = RunState(step=4, evaluations_since_best=evaluations)
-    assert schedule.is_out_of_patience(state) is is_out
-    assert schedule.is_over(state) is is_out

@@ -216,10 +216,6 @@ def launched_by(kind: DistributedType, precision: str = "no", *, stage: int = 2,
     return SimpleNamespace(distributed_type=kind, mixed_precision=precision, is_fsdp2=version == 2, state=state)
 
 
-def small_network() -> UNet:
-    return UNet(UNetConfig(base_channels=2, depth=1)).to(memory_format=torch.channels_last)
-
-
 FSDP, DEEPSPEED = DistributedType.FSDP, DistributedType.DEEPSPEED
 
 
@@ -233,8 +229,9 @@ FSDP, DEEPSPEED = DistributedType.FSDP, DistributedType.DEEPSPEED
     ],
 )
 def test_a_profile_that_cannot_shard_is_refused(accelerator, line):
+    network = UNet(UNetConfig(base_channels=2, depth=1)).to(memory_format=torch.channels_last)
     with pytest.raises(LaunchError, match=f"^{line}"):
-        prepare_sharding(accelerator, small_network(), BatchSplit(12, 2, 2, 3), 1.0)
+        prepare_sharding(accelerator, network, BatchSplit(12, 2, 2, 3), 1.0)
 
 
 class ZeRO:

@@ -138,11 +138,6 @@ def test_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images, 
     assert len(one.values("train/loss")) == 4
 
 
-def split_of_eight(processes: int) -> BatchSplit:
-    """Eight images a step, at most four of them in a micro-batch; on one process in two passes."""
-    return BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
-
-
 @pytest.mark.parametrize(
     ("dims", "processes", "mode", "seen"),
     [(2, 2, "auto", 8), (3, 2, "auto", 8), (2, 2, "off", 4), (2, 1, "on", 4), (2, 8, "off", 1)],
@@ -152,7 +147,9 @@ def test_images_that_batch_norm_sees_are_reported_where_they_are_not_those_of_a_
 ):
     network = UNet(UNetConfig(base_channels=2, depth=1, dims=dims))
     keys = list(network.state_dict())
-    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
+    # eight images a step, at most four of them in a micro-batch; on one process in two passes
+    split = BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
+    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split)
     norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert norms
     assert all(isinstance(norm, SynchronizedBatchNorm) == (seen == 8) for norm in norms)

@@ -85,15 +85,10 @@ def test_folders_of_which_none_is_a_run_are_an_error(tmp_path):
     assert not result.page
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [("nowhere/page.html", "No such file or directory")],
-    ids=["no folder"],
-)
-def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name, problem):
-    result = run_compare([write_run(tmp_path / "a")], tmp_path / name)
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
+    result = run_compare([write_run(tmp_path / "a")], tmp_path / "nowhere" / "page.html")
     assert result.code == 1
-    assert f"cannot be written ({problem})" in result.errors
+    assert "cannot be written (No such file or directory)" in result.errors
 
 
 def test_a_page_that_is_there_is_replaced_only_if_asked(tmp_path):

@@ -50,27 +50,18 @@ def evil(tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(result=result, page=Page(result.page), names=[*names])
 
 
-def test_the_page_escapes_names_and_loads_nothing(evil):
+def test_the_page_escapes_names_and_shows_the_images_that_differ_most_as_both_runs_have_predicted_them(evil):
     assert tag_count(evil.page, "script") == 0
     assert tag_count(evil.page, "u") == 0
     assert EVIL in evil.page.text
     assert re.findall(r'(?:src|href)="(?!data:image/|#)', evil.result.page) == []
-
-
-def test_the_page_shows_the_images_that_differ_most_if_they_can_be_read(evil):
+    assert f"dataset\n{EVIL}\n<u>\n" in re.sub(r"\n\s*", "\n", evil.page.text)
     assert [name for name in evil.names if f"{name}\n" in evil.page.text] == evil.names[3:11]
     assert len(picture_labels(evil.page)) == 2 * IMAGES
-
-
-def test_the_page_shows_each_image_as_both_runs_have_predicted_it(evil):
     sources = [source for source in evil.page.attributes("img", "src") if "/svg" not in source]
     assert [embedded_picture(source).size for source in sources[:4]] == [(90, 20), (90, 30), (89, 20), (89, 30)]
     labels = [f"A: mean IoU {HARD[2]:.4f}", f"B: mean IoU {HARD[2] - 0.1:.4f}"]
     assert picture_labels(evil.page)[:2] == labels
-
-
-def test_the_page_shows_settings_that_differ(evil):
-    assert f"dataset\n{EVIL}\n<u>\n" in re.sub(r"\n\s*", "\n", evil.page.text)
 
 
 def with_pictures(run: Path, *names: str) -> Path:
@@ -80,28 +71,16 @@ def with_pictures(run: Path, *names: str) -> Path:
     return run
 
 
-@pytest.fixture(scope="module")
-def of_seeds(tmp_path_factory) -> SimpleNamespace:
-    """The comparison of three seeds that have all drawn two of their images: the `runs`, the `html` and the `page`.
-
-    The third image, which the second run has not drawn, differs most in that run.
-    """
-    folder = tmp_path_factory.mktemp("seeds")
+def test_seeds_of_one_recipe_are_said_to_spread_and_shown_on_images_that_several_have_drawn(tmp_path):
     scores = ([0.1, 0.7, 0.5, 0.6], [0.2, 0.75, 0.9, 0.7], [0.1, 0.2, 0.54, 0.6])
-    runs = [write_run(folder / f"a-{seed}", run_scores, seed=seed) for seed, run_scores in enumerate(scores)]
+    runs = [write_run(tmp_path / f"a-{seed}", run_scores, seed=seed) for seed, run_scores in enumerate(scores)]
     with_pictures(runs[0], "i0", "i1", "i2")
     with_pictures(runs[1], "i0", "i1", "i3")
     with_pictures(runs[2], "i0", "i1", "i2")
-    html = run_compare(runs, folder / "page.html").page
-    return SimpleNamespace(runs=runs, html=html, page=Page(html))
-
-
-def test_seeds_of_one_recipe_are_said_to_spread(of_seeds):
+    html = run_compare(runs, tmp_path / "page.html").page
+    of_seeds = SimpleNamespace(runs=runs, html=html, page=Page(html))
     assert "What the score of another recipe has to exceed is their spread." in of_seeds.page.text
     assert "seed 0; seed 1; seed 2" in of_seeds.page.text
-
-
-def test_seeds_of_one_recipe_are_shown_on_the_images_that_several_have_drawn_and_differ_in(of_seeds):
     first, second, third = of_seeds.runs
     scores = [(first, 0.7), (second, 0.75), (third, 0.2), (first, 0.1), (second, 0.2), (third, 0.1)]
     scores += [(first, 0.5), (third, 0.54)]

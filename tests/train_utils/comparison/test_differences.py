@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import stdtrit
-from support.comparisons import HARD, differences_of, write_run, write_seeds
+from support.comparisons import HARD, recipes_of, write_run, write_seeds
+
+from train_utils.comparison.differences import compare_recipes
+
+
+def differences_of(folders: list[Path]) -> tuple[list[str], list[str]]:
+    """A sentence on each difference of the recipes of runs, and a line for each that cannot be compared."""
+    return compare_recipes(recipes_of(folders))
 
 
 def test_runs_of_one_recipe_have_no_difference(tmp_path):
@@ -79,20 +86,9 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     assert high - low == pytest.approx(2 * stdtrit(2, 1 - 0.05 / 6) * 0.01 / np.sqrt(3), abs=1.1e-4)
 
 
-@pytest.fixture
-def run(tmp_path) -> Path:
+def test_runs_on_other_files_are_reported(tmp_path):
     """A run of classes on four images."""
-    return write_run(tmp_path / "a")
-
-
-def test_runs_are_compared_on_the_images_of_the_same_name(run, tmp_path):
-    fewer = write_run(tmp_path / "fewer", {"i0": 0.2, "i1": 0.9, "x": 1.0}, dataset="other")
-    (sentence,), lines = differences_of([run, fewer])
-    assert "on average over 2 images" in sentence
-    assert lines == [f"{fewer} and {run} have 3 and 4 validation images: the 2 of the same name are compared"]
-
-
-def test_runs_on_other_files_are_reported(run, tmp_path):
+    run = write_run(tmp_path / "a")
     files = write_run(tmp_path / "files", dataset="other", identity={"content of the data set": "y"})
     _, lines = differences_of([run, files])
     assert len(lines) == 1

@@ -41,12 +41,6 @@ def front_matter(text: str) -> dict:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def setting_rows(text: str) -> list[list[str]]:
-    """The names and values of the last table of a card."""
-    lines = text.partition("| setting | value |\n|---|---|\n")[2].splitlines()
-    return [line.strip("|").strip().split(" | ") for line in lines]
-
-
 def test_the_front_matter_of_a_card_without_scores_has_no_results():
     """The Hub refuses a model index without results."""
     text = card(matrix=torch.zeros(3, 3, dtype=torch.int64))
@@ -90,26 +84,6 @@ def test_a_class_name_stays_one_cell_of_plain_text(name):
     assert plain_text == re.sub(r"\s+", " ", name)
 
 
-def test_the_card_lists_these_settings_in_this_order():
-    flags = {"epochs": 3, "max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5, "crop_size": [16, 24]}
-    flags |= {"augment": "basic", "loss": "ce", "class_weights": ["auto"], "optimizer": "adamw"}
-    flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
-    flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
-    flags |= {"block": "residual", "upsample": "bilinear", "dropout": 0.1, "output_stride": 2}
-    flags |= {"encoder_weights": "random", "freeze_encoder": False, "encoder_lr_factor": 0.25}
-    others = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
-    rows = setting_rows(card(others | dict(reversed(flags.items())), encoder="resnet"))
-    assert [name for name, _ in rows] == [name.replace("_", " ") for name in flags]
-    typed = [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in flags.values()]
-    assert [value for _, value in rows] == typed
-
-
-def test_the_card_names_the_step_of_its_weights_with_the_versions():
-    text = card(step=1030, total_steps=1040)
-    assert "Weights of optimizer step 1,030 of 1,040;\ntorch 2.13.0, accelerate 1.15.0, processes: 1,\n" in text
-    assert "mixed precision: no.\n" in text
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A folder of data at a path that the card must not tell."""
@@ -127,13 +101,9 @@ def test_no_form_of_a_local_path_is_reported(folder, form):
     assert Path(path).name.split("{")[0].rstrip("*") in text.replace("\\", "")
 
 
-@pytest.fixture
-def within(folder, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("path", ["../../secret/cells", "~/secret/cells"])
+def test_a_local_path_is_not_told_from_within_its_folder(path, folder, tmp_path, monkeypatch):
     """The test runs within the folder, below its home."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(tmp_path))
-
-
-@pytest.mark.parametrize("path", ["../../secret/cells", "~/secret/cells"])
-def test_a_local_path_is_not_told_from_within_its_folder(within, path):
     assert "secret" not in card({"dataset": path})

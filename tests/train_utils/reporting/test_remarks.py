@@ -104,18 +104,13 @@ def series(key: str, values: list[float]) -> list[dict]:
     return [{"step": 10 * number, key: value} for number, value in enumerate(values, 1)]
 
 
-def only_remark(*records: dict) -> str:
-    """The only remark on a run with these records whose score is flat."""
-    (remark,) = remarks([*records, *series("eval/mean_iou", [0.5])])
-    return remark
-
-
 @pytest.mark.parametrize(
     ("last", "train_after", "is_said"),
     [(0.55, (0.6, 0.6), True), (0.549, (0.6, 0.6), False), (0.9, (0.75, 0.75), False)],
 )
 def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(last, train_after, is_said):
-    remark = only_remark(*series("train/loss", [1.0, 0.5, *train_after]), *series("eval/loss", [0.9, 0.5, 0.5, last]))
+    losses = series("train/loss", [1.0, 0.5, *train_after]) + series("eval/loss", [0.9, 0.5, 0.5, last])
+    (remark,) = remarks(losses + series("eval/mean_iou", [0.5]))
     assert remark.startswith("Over-fitting: since step 20 the validation loss") is is_said
 
 

@@ -12,9 +12,7 @@ from train_utils.review.calibration import (
     apply_temperature,
     best_temperature,
     cross_entropies,
-    error_text,
     known_pixels,
-    soften,
 )
 from unet import UNet, UNetConfig
 
@@ -30,13 +28,6 @@ def test_temperatures_divide_all_of_the_last_layer(tmp_path):
     assert len(before) == 2
     for parameter, old in zip(calibrated.head.parameters(), before, strict=True):
         torch.testing.assert_close(parameter.detach(), old / 6)
-
-
-def test_the_error_is_the_distance_of_confidence_and_right_answers():
-    probabilities = np.array([[0.75, 0.25, 0.75, 0.75], [0.25, 0.75, 0.25, 0.25]], np.float32)
-    assert error_text([(probabilities, np.array([0, 1, 0, 0]))]) == "0.2500"
-    assert error_text([(probabilities, np.array([0, 1, 0, 1]))]) == "0.0000"
-    np.testing.assert_allclose(soften(probabilities, 2.0)[0, 0], 3**0.5 / (1 + 3**0.5))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -74,12 +65,3 @@ def test_a_model_that_is_never_right_gets_the_highest_temperature_and_one_that_a
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)
     assert best_temperature(cross_entropies(*all_pixels(probabilities, mask))) == 0.125
     assert best_temperature(cross_entropies(*all_pixels(probabilities, (mask + 1) % 3))) == 8
-
-
-@pytest.mark.parametrize(("rows", "pixels"), [(300, 20_000), (10, 4000), (110, 22_000)])
-def test_about_so_many_pixels_of_an_image_count_where_it_is_labeled(rows, pixels):
-    mask = np.full((300, 400), 255, np.uint8)
-    mask[:rows] = 1
-    probabilities, labels = known_pixels(np.full((2, 300, 400), 0.5, np.float32), mask, 20_000)
-    assert probabilities.shape == (2, pixels)
-    assert labels.tolist() == [1] * pixels

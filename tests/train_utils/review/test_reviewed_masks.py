@@ -8,10 +8,8 @@ import pytest
 
 from train_utils.review.reviewed_masks import (
     Area,
-    area_share,
     best_shift,
     compare_areas,
-    disagreeing_areas,
     mask_score,
     rate_areas,
 )
@@ -54,16 +52,6 @@ def test_the_score_leaves_out_what_is_unlabeled():
     mask[:10] = 255
     assert mask_score(probabilities, mask) == pytest.approx(expected)
     assert mask_score(probabilities, np.full_like(mask, 255)) is None
-
-
-def test_areas_that_disagree_are_labeled_and_no_borders():
-    mask = blobs()
-    prediction = mask.copy()
-    prediction[8:20, 26:28] = 1  # a border that is two pixels farther
-    prediction[35:50, 12:22] = 0
-    assert np.array_equal(disagreeing_areas(prediction, mask), (mask == 1) & (prediction == 0))
-    mask[35:50, 12:22] = 255
-    assert not disagreeing_areas(prediction, mask).any()
 
 
 def doubted_areas(probabilities: np.ndarray, mask: np.ndarray) -> list[Area]:
@@ -128,16 +116,6 @@ def test_an_area_is_there_when_a_tenth_of_it_is(rows, agrees):
     assert area.agrees == agrees
 
 
-def test_the_share_of_areas_is_of_all_objects():
-    mask = blobs()
-    mask[30:46, 50:70] = 0
-    mask[0:4] = 255
-    share = 320 * (0.9 - 0.05) / 662
-    assert area_share(probabilities_of(blobs(), 0.9), mask) == pytest.approx(share)
-    assert area_share(probabilities_of(mask * (mask < 255), 0.9), blobs()) == pytest.approx(share)
-    assert area_share(probabilities_of(blobs()), blobs()) == 0
-
-
 @pytest.mark.parametrize("shift", [(4, -3), (0, 9), (-10, 2), (0, 2), (15, 0), (0, 0), (0, 1), (16, 0), (0, -25)])
 def test_a_mask_that_is_shifted_by_two_to_fifteen_pixels_is_told_how_to_go_back(shift):
     truth = np.zeros((100, 100), np.uint8)
@@ -148,43 +126,10 @@ def test_a_mask_that_is_shifted_by_two_to_fifteen_pixels_is_told_how_to_go_back(
     assert best_shift(probabilities_of(truth), mask) == expected
 
 
-def test_a_shift_counts_from_three_percent_of_the_disagreement():
-    truth = np.zeros((100, 100), np.uint8)
-    truth[40:60, 40:60] = 1
-    shifted = np.roll(truth, -2, axis=1)  # they disagree in 80 pixels
-    seen = truth.copy()
-    seen[17:37, 17:83] = 2  # and in 1,320 more, where the model sees dirt
-    assert best_shift(probabilities_of(seen, 1.0), shifted) == (0, 2)
-    seen[63:83, 17:83] = 2
-    seen[37:63, 17:33] = 2
-    assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
-    assert best_shift(probabilities_of(truth * 0), truth * 0) is None  # an empty one fits wherever it is moved
-
-
-def area_of(label: str, agrees: bool, pixels: int = 100, probability: float = 0.9, in_mask: bool = False) -> Area:
-    return Area(in_mask, label, pixels, probability, agrees)
-
-
-def agreement(area: Area) -> float:
-    """How likely a mask agrees on an area, once all areas are rated."""
-    return area.confidence / area.probability
-
-
 def test_masks_agree_as_often_as_areas_of_their_kind_have_before():
     shares = {("car", False): 95, ("sign", False): 30, ("car", True): 60}  # of 100 areas of each kind
     areas = []
     for (label, in_mask), share in shares.items():
-        areas += [area_of(label, number < share, in_mask=in_mask) for number in range(100)]
+        areas += [Area(in_mask, label, 100, 0.9, number < share) for number in range(100)]
     rate_areas(areas)
-    assert [agreement(area) for area in areas[::100]] == pytest.approx([0.95, 0.3, 0.6], abs=0.03)
-
-
-@pytest.mark.parametrize(("name", "small", "large"), [("pixels", 20, 2000), ("probability", 0.6, 0.95)])
-def test_masks_agree_more_often_on_areas_of_a_size_and_a_probability_where_they_have_before(name, small, large):
-    rng = np.random.default_rng(0)
-    areas = []
-    for value, share in ((small, 0.2), (large, 0.9)):
-        areas += [area_of("car", rng.random() < share, **{name: value}) for _ in range(200)]
-    rate_areas(areas)
-    assert agreement(areas[0]) == pytest.approx(0.2, abs=0.07)
-    assert agreement(areas[-1]) == pytest.approx(0.9, abs=0.07)
+    assert [area.confidence / area.probability for area in areas[::100]] == pytest.approx([0.95, 0.3, 0.6], abs=0.03)

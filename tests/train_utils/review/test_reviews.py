@@ -6,16 +6,56 @@ Modules: train_utils/review/reviews.py.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from support.reviews import RunStandIn, cell_probabilities, mask_review
+from support.reviews import mask_review
 
+from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError, UserError
 from train_utils.review import reviews as reviews_module
 from train_utils.review.reviewed_masks import Area
 from train_utils.review.reviews import MaskReview, review_mask, worst_first
+
+
+class RunStandIn:
+    """A ReviewedRun of two classes with four validation images, of which number 2 is damaged.
+
+    Args:
+        probabilities: what its model says, (2, H, W) for each image or slice that a test shows to it.
+    """
+
+    has_volumes = False
+    dataset = "data"
+
+    def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
+        self.name = name
+        self.probabilities = probabilities
+        reader = SimpleNamespace(class_names=("around", "cell"))
+        self.info = SimpleNamespace(reader=reader, train=SimpleNamespace(records=None), val=FourImages())
+
+
+class FourImages:
+    """The validation images of a RunStandIn."""
+
+    def __init__(self) -> None:
+        rows = ListRows([{"image": None, "target": None, "name": f"{index}.png"} for index in range(4)])
+        self.records = Records(rows)
+        self.bad = {2: "cut"}
+
+    def __len__(self) -> int:
+        return 4
+
+
+def cell_probabilities(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:
+    """(2, 20, 30), the answer of a model that sees cells in boxes (top, left, bottom, right), each so surely."""
+    cell = np.full((20, 30), 0.05, np.float32)
+    for top, left, bottom, right, probability in boxes:
+        cell[top:bottom, left:right] = probability
+    return np.stack([1 - cell, cell])
+
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,6 @@ Modules: train_utils/settings/encoder.py, train_utils/settings/starting_point.py
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -87,12 +86,6 @@ LEAPING |= {"conv_layer_kernel_sizes": [[[3, 3]]] * 4, "conv_layer_strides": [[4
 PLAIN_VIT = r"^--encoder \S+: has features of stride \d+; a U-Net needs several levels, .* \(a plain ViT has only"
 
 
-def config_folder(folder: Path, **settings: object) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(settings))
-    return folder
-
-
 def check_refused(source: object, reason: str, **flags: object) -> None:
     """The encoder is refused in one line that names it."""
     with pytest.raises(ModelError, match=reason) as error:
@@ -113,7 +106,8 @@ def check_refused(source: object, reason: str, **flags: object) -> None:
     ids=["plain ViT", "a level is left out", "text", "another library", "no model"],
 )
 def test_a_folder_that_holds_no_encoder_is_refused(tmp_path, config, reason):
-    check_refused(config_folder(tmp_path / "encoder", **config), reason)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    check_refused(tmp_path, reason)
 
 
 def test_a_name_without_a_folder_is_refused_offline(monkeypatch):

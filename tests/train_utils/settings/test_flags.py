@@ -6,14 +6,12 @@ Modules: train_utils/settings/train_settings.py, train_utils/settings/flags.py, 
 
 import argparse
 import ast
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.in_process import parsed, process_state_kept
+from support.in_process import parsed
 
-from inference.predict_settings import parse_args as parse_predict_args
 from train_utils.settings import flags as flags_of_train
 
 
@@ -148,19 +146,6 @@ def test_a_mistake_is_a_one_line_error_that_mends_it(typed, line, capsys):
     (message,) = capsys.readouterr().err.splitlines()
     assert message.startswith("train.py: error: ")
     assert line in message
-
-
-PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y"), "did you mean --input FILES?")
-PREDICT_MISTAKES |= dict.fromkeys(("--threshold 0.5", "--conf 0.5"), "--probabilities writes how probable each one is")
-
-
-@pytest.mark.parametrize(("typed", "line"), PREDICT_MISTAKES.items(), ids=PREDICT_MISTAKES)
-def test_a_mistake_with_predict_is_a_one_line_error_too(typed, line, capsys):
-    with process_state_kept(), pytest.raises(SystemExit):
-        sys.argv = ["predict.py", "--model", "m", "--output", "o", *typed.split()]
-        parse_predict_args("")
-    (message,) = capsys.readouterr().err.splitlines()
-    assert message.endswith(line)
 
 
 def test_the_folder_may_stand_without_its_flag(capsys):

@@ -14,7 +14,6 @@ from support.data_sets import load_info
 from support.folders import write_folder
 from support.in_process import parsed, run_train
 from support.points import write_dots
-from support.runs import opened_run
 from support.splits import unread_info, unread_split
 from support.volumes import write_msd
 
@@ -232,7 +231,6 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
 
 
 GREY = {"mean": (90.0,), "std": (40.0,)}
-FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ FOUR_CHANNELS = {"mean": (90.0,) * 4, "std": (40.0,) * 4}
         ("", "overlapping", {}, (128, 160), "lite0"),
         ("", "regions", {}, (128, 160), "lite0"),
         ("", "objects", {}, (128, 160), "lite0"),
-        ("", "classes", FOUR_CHANNELS, (128, 160), None),
+        ("", "classes", {"mean": (90.0,) * 4, "std": (40.0,) * 4}, (128, 160), None),
         ("", "classes", {"pixel_types": ("uint16",)}, (128, 160), "lite0"),
         ("", "classes", {"pixel_types": ("uint16", "uint8")}, (128, 160), None),
         ("", "classes", {"pixel_types": ("float32",)}, (128, 160), None),
@@ -270,13 +268,10 @@ def test_photographs_get_the_pretrained_encoder_unless_the_task_or_a_flag_speaks
         assert (settings["base_channels"] is None) is (encoder is not None)
 
 
-def test_images_with_points_are_larger_for_a_frozen_encoder_and_not_cropped(points):
+def test_images_with_points_are_larger_for_a_frozen_encoder_and_get_none_that_would_be_trained(points):
     settings = planned(sized(points, 10, (480, 640)), "--dataset", "data", "--max-minutes", "10")
     expected = {"encoder": "lite0", "freeze_encoder": True, "output_stride": 4, "scale": 0.5, "crop_size": None}
     assert {name: settings[name] for name in expected} == expected
-
-
-def test_points_get_no_encoder_that_would_be_trained(points):
     info = sized(points, 10, (480, 640))
     assert planned(info, "--dataset", "data")["encoder"] is None
     assert planned(info, "--dataset", "data", "--max-minutes", "10", "--no-freeze-encoder")["encoder"] is None
@@ -330,14 +325,6 @@ def test_a_stream_gets_the_defaults():
     assert planned(unread_info(unread_split(3, (0, 0))), "--dataset", "data") == UNPLANNED
 
 
-def test_volumes_without_a_plan_have_patches_that_are_printed(tmp_path, capsys):
-    info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
-    settings = opened_run(tmp_path, parsed("--dataset", "data", "--plan", "none")).settings(info)
-    sides = " ".join(map(str, settings.crop_size))
-    assert len(settings.crop_size) == 3
-    assert f"patches: --crop-size {sides}\n" in capsys.readouterr().out
-
-
 def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
     write_folder(tmp_path / "data", 10, seed=0)
     run = run_train(tmp_path / "planned", "--dataset", tmp_path / "data", *FLAGS)
@@ -370,13 +357,6 @@ def test_evaluations_take_a_tenth_of_the_time_of_training(flags, steps):
     settings = plan_run(info, parsed("--dataset", "data", *flags.split()))
     assert settings.eval_every == steps
     assert settings.checkpoint_every == steps
-
-
-def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_path):
-    write_dots(tmp_path, 50, seed=0)
-    info = load_info(tmp_path, val_fraction=0.8)
-    # it takes 40 * (2 / 3 + 1 / 24) as long as an image of a step, so 28.3; 70.8 steps of 4 are ten times that
-    assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps
 
 
 @pytest.mark.parametrize(

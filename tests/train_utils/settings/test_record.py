@@ -16,7 +16,6 @@ from support.folders import write_folder
 from support.in_process import parsed, process_state_kept
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import CheckpointError
 from train_utils.settings.record import (
     RunSettings,
     compare_settings,
@@ -26,17 +25,12 @@ from train_utils.settings.record import (
 from unet import Preprocess, UNetConfig
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("images"), 10, seed=0, size=(16, 16))
-
-
-@pytest.fixture(scope="module")
-def settings(folder) -> RunSettings:
+def test_a_run_is_recorded_with_its_identity_its_length_its_batch_its_launch_and_its_flags(tmp_path):
     """What is recorded of a run on nine training images."""
+    folder = write_folder(tmp_path, 10, seed=0, size=(16, 16))
     args = parsed("--dataset", str(folder), "--plan", "none", "--seed", "7", "--no-deep-supervision", "--draft")
     with process_state_kept():
-        return record_settings(
+        settings = record_settings(
             Accelerator(cpu=True),
             args,
             load_info(folder),
@@ -46,9 +40,6 @@ def settings(folder) -> RunSettings:
             total_steps=70,
             num_workers=3,
         )
-
-
-def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
     identity = dict(settings.identity)
     assert identity.pop("content of the data set")
     assert identity.pop("data set").startswith("9 + 1 images (")
@@ -74,9 +65,6 @@ def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
         "seed": 7,
         "optimizer": "adamw",
     }
-
-
-def test_the_length_the_batch_the_launch_and_the_flags_of_a_run_are_recorded(settings):
     assert settings.total_steps == 70
     assert settings.micro_batch_size == 1
     assert settings.accumulation == 2
@@ -122,23 +110,6 @@ def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
 
 IDENTITY = {"seed": 0, "batch size": 4}
 FLAGS = {"keep_checkpoints": 2, "epochs": 3, "seed": 0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"identity": IDENTITY | {"batch size": 8}},
-            "the checkpoint's batch size is 4, this run's is 8; give the same",
-        ),
-        ({"identity": IDENTITY | {"norm": "batch"}}, "the checkpoint's norm is None, this run's is batch"),
-    ],
-    ids=["other", "new"],
-)
-def test_a_run_of_another_identity_is_refused_with_both_values(changes, line):
-    saved = RunSettings(flags=FLAGS, identity=IDENTITY)
-    with pytest.raises(CheckpointError, match=line):
-        compare_settings(saved, replace(saved, **changes))
 
 
 MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"

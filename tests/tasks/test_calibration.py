@@ -31,16 +31,12 @@ def sample(pixels: int, factor: float = 1.0) -> tuple[Tensor, ClassTarget]:
     return logits, ClassTarget(truth)
 
 
-@pytest.fixture
-def counts_at_edges(monkeypatch) -> Tensor:
+def test_the_edge_of_a_bin_belongs_to_it(monkeypatch):
     """Counts of five pixels at the edges of bins, in parts; one more pixel is not counted."""
     monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 2)
     confidence = torch.tensor([0.0, 1 / 15, 1 / 15 + 1e-4, 0.5, 1.0, 1.0])
     is_right = torch.tensor([False, True, True, False, True, True])
-    return count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))
-
-
-def test_the_edge_of_a_bin_belongs_to_it(counts_at_edges):
+    counts_at_edges = count_confidences(confidence, is_right, torch.tensor([True] * 5 + [False]))
     assert counts_at_edges[:, 0].nonzero().flatten().tolist() == [0, 1, 7, 14]
     assert counts_at_edges[0].tolist() == [2, 1, round(STEPS / 15)]  # pixels, right ones, steps of confidence
     assert counts_at_edges[14].tolist() == [1, 1, STEPS]
@@ -56,13 +52,10 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
 
 
-@pytest.fixture
-def partly_labeled() -> PartlyLabeledClasses:
+def test_pixels_of_labeled_classes_are_counted():
     """A task with images that are labeled for all classes, or for the second one alone."""
-    return PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[True, True, True], [False, True, False]]))
-
-
-def test_pixels_of_labeled_classes_are_counted(partly_labeled):
+    flags = torch.tensor([[True, True, True], [False, True, False]])
+    partly_labeled = PartlyLabeledClasses(("a", "b", "c"), flags=flags)
     logits, target = sample(50)
     counts = counts_of(partly_labeled, logits, PartlyLabeledTarget(target.mask, torch.tensor([1])))
     assert counts[:, 0].sum() == (target.mask == 1).sum()

@@ -3,6 +3,8 @@
 Modules: tasks/task.py, tasks/step_loss.py, and loss.py and scores.py of each task.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.landmarks import THREE, batch_of_points, random_points
@@ -10,6 +12,8 @@ from support.objects import discs, target_of
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
 from data_utils.target import Target
+from runtime.errors import ModelError
+from tasks import task_of_model
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.objects.loss import Objects
@@ -19,11 +23,11 @@ from tasks.overlapping.target import OverlapTarget, Region
 from tasks.step_loss import StepLoss
 from tasks.task import Scores, Task
 from train_utils.evaluation import read_strips
+from unet import Preprocess, UNetConfig
 
 SIZE = (24, 16)
 IMAGES = 4
 NAMES = ("a", "b", "c")
-FLAGS = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 1, 1]]).bool()
 REGIONS = (Region("a", (1, 2)), Region("b", (2,)), Region("c", (3,)))
 
 
@@ -53,7 +57,7 @@ bits = OverlapTarget(pixels(7, seed=0) & pixels(7, seed=1), pixels(7, seed=1))
 TASKS = {
     "classes": (Classes(NAMES), ClassTarget(masks())),
     "partly labeled": (
-        PartlyLabeledClasses(NAMES, flags=FLAGS),
+        PartlyLabeledClasses(NAMES, flags=torch.tensor([[1, 1, 1], [0, 1, 0], [0, 1, 1]]).bool()),
         PartlyLabeledTarget(masks(), torch.tensor([0, 1, 2, 1])),
     ),
     "overlapping": (Overlapping(NAMES), bits),
@@ -95,6 +99,58 @@ def test_sums_of_strips_add_up_to_those_of_images(task, targets, rows):
         sums = partial if sums is None else tuple(map(torch.add, sums, partial))
     expected = task.finish(task.partial(logits, rendered))
     torch.testing.assert_close(task.finish(sums), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True),
+        Overlapping(NAMES, partners=(1, 0, 2), mirrors=False),
+        Regions(NAMES, regions=REGIONS, partners=(0, 2, 1), mirrors=False),
+        replace(THREE, always_there=(0, 2)),
+        replace(THREE, always_there=(0, 1, 2)),
+    ],
+    ids=lambda task: task.name,
+)
+def test_a_model_keeps_the_settings_of_its_task(task):
+    preprocess = Preprocess(class_names=tuple("abcd"[: task.outputs]))
+    config = UNetConfig(num_classes=task.outputs, task=task.to_config(), preprocess=preprocess)
+    assert repr(task_of_model(UNetConfig.from_json(config.to_json()))) == repr(task)
+
+
+TWO_CLASSES = Objects(Classes(("background", "a", "b")))
+OVERLAPPING, OF_REGIONS = Overlapping(NAMES), Regions(NAMES, regions=REGIONS)
+
+
+@pytest.mark.parametrize(
+    ("task", "damage"),
+    [
+        (TWO_CLASSES, {"classes": None}),
+        (TWO_CLASSES, {"classes": ["a"]}),
+        (TWO_CLASSES, {"smallest": "x"}),
+        (TWO_CLASSES, {"smallest": None}),
+        (TWO_CLASSES, {"peak": 256}),
+        (OVERLAPPING, {"partners": [0, 0, 1]}),
+        (OVERLAPPING, {"partners": [0, "1", 2]}),
+        (OVERLAPPING, {"partners": 3}),
+        (OVERLAPPING, {"mirrors": 1}),
+        (OF_REGIONS, {"regions": None}),
+        (OF_REGIONS, {"regions": [["whole", ["x"]]] * 3}),
+        (OF_REGIONS, {"regions": [["whole", [float("inf")]]] * 3}),
+        (OF_REGIONS, {"regions": [["whole", []], ["a", [1]], ["b", [2]]]}),
+        (OF_REGIONS, {"regions": [["whole", [1]]]}),
+        (THREE, {"names": ["a"]}),
+        (THREE, {"partners": [0, 0, 1]}),
+        (THREE, {"sigma": 0}),
+        (THREE, {"layout": "xml"}),
+        (THREE, {"always_there": [3]}),
+    ],
+)
+def test_a_damaged_task_of_a_model_is_refused(task, damage):
+    with pytest.raises(
+        ModelError, match=r"^the model's task .* (is damaged .*; use another copy|does not fit its \d outputs)$"
+    ):
+        task_of_model(UNetConfig(num_classes=task.outputs, task=task.to_config() | damage))
 
 
 def scores_of(task: Task, targets: Target) -> Scores:

@@ -86,17 +86,12 @@ def test_the_task_that_is_kept_of_one_data_set_is_not_that_of_another():
 DOUBT = "give --task objects if they do, and --task classes if they are classes"
 
 
-@pytest.fixture(scope="module")
-def five_objects(tmp_path_factory):
+def test_equally_many_objects_in_all_images_may_be_classes(tmp_path):
     """A folder of label images of five objects each."""
-    folder = write_discs(tmp_path_factory.mktemp("five"), [20, 21, 22, 23], seed=0)
-    for file in (folder / "masks").iterdir():
+    five_objects = write_discs(tmp_path, [20, 21, 22, 23], seed=0)
+    for file in (five_objects / "masks").iterdir():
         ids = np.array(Image.open(file))
         Image.fromarray(np.where(ids > 5, 0, ids)).save(file)
-    return folder
-
-
-def test_equally_many_objects_in_all_images_may_be_classes(five_objects):
     report, problems = check_data(DataConfig(dataset=str(five_objects)))
     assert "to check: the numbers in the masks may count objects" in report
     assert report.count("to check: ") == 1

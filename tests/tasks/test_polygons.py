@@ -152,20 +152,15 @@ def test_classes_without_background_are_all_outlined(tmp_path, models):
         assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
 
 
-@pytest.fixture(scope="module")
-def geopackages(models, tmp_path_factory) -> Path:
+def test_a_geopackage_holds_the_polygons_of_the_geojson_and_none_of_an_empty_scene(models, tmp_path):
     """A folder with the GeoPackages of a scene and of an empty one, c, and the GeoJSON of the first."""
-    folder = tmp_path_factory.mktemp("packages")
-    source = write_scene(folder / "a.tif")
-    (folder / "b").mkdir()
-    empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
-    assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
-    assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
-    return folder / "out"
-
-
-def test_a_geopackage_holds_the_polygons_of_the_geojson_in_the_coordinates_of_the_image(geopackages):
     raw = pytest.importorskip("pyogrio.raw")
+    source = write_scene(tmp_path / "a.tif")
+    (tmp_path / "b").mkdir()
+    empty = write_raster(tmp_path / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
+    assert predict(models["classes"], [source, empty], tmp_path / "out", "--polygons", "gpkg").returncode == 0
+    assert predict(models["classes"], [source], tmp_path / "out", "--polygons").returncode == 0
+    geopackages = tmp_path / "out"
     meta, _, geometries, columns = raw.read(geopackages / "a.gpkg")
     features = json.loads((geopackages / "a.geojson").read_text())["features"]
     assert meta["crs"] == UTM
@@ -175,10 +170,6 @@ def test_a_geopackage_holds_the_polygons_of_the_geojson_in_the_coordinates_of_th
     drawn = [features[0]["geometry"]["coordinates"]]
     outline = np.frombuffer(geometries[0], "<f8", 2 * len(drawn[0][0]), 13).reshape(-1, 2)
     assert outline.tolist() == drawn[0][0]
-
-
-def test_a_geopackage_of_an_empty_scene_has_no_polygons(geopackages):
-    raw = pytest.importorskip("pyogrio.raw")
     assert len(raw.read(geopackages / "c.gpkg")[2]) == 0
 
 

@@ -36,11 +36,10 @@ from tasks.job import OVERLAY, Job
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
 from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_labels, write_geotiff, write_pages, write_png
+from tasks.prediction_files import save_labels, write_geotiff, write_png
 from tasks.prediction_format import free_value
 from unet import Preprocess, UNet, UNetConfig
 
-BANDS = ("B08", "B04", "B03")
 NAMES = ("B02", "B03", "B04", "B08", "B11")
 PLACE = Place((10.0, 0.0, 0.0, 0.0, -10.0, 0.0), None, ())
 TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
@@ -57,7 +56,7 @@ def model(tmp_path_factory):
         class_values=(0, 7),
         ignore_value=255,
         pixel_types=("uint16",),
-        bands=BANDS,
+        bands=("B08", "B04", "B03"),
         draft=False,
     )
     folder = tmp_path_factory.mktemp("model")
@@ -104,13 +103,9 @@ def name(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def prediction(written, model, name):
+def test_mask_probabilities_and_uncertainty_of_a_raster_lie_at_its_place_where_there_is_data(written, name, model):
     """What the predictor answers of the scene."""
-    return Predictor.from_pretrained(model, tile_size=32)(written / "in" / f"{name}.tif")
-
-
-def test_a_mask_of_a_raster_has_its_place_and_the_values_of_classes_where_there_is_data(written, name, prediction):
+    prediction = Predictor.from_pretrained(model, tile_size=32)(written / "in" / f"{name}.tif")
     expected = np.where(prediction.mask == 1, 7, 0)
     expected[:6, :20] = 255
     with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
@@ -121,17 +116,11 @@ def test_a_mask_of_a_raster_has_its_place_and_the_values_of_classes_where_there_
         assert mask.dtypes == ("uint8",)
         assert np.array_equal(mask.read(1), expected)
         assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
-
-
-def test_probabilities_of_a_raster_are_not_a_number_where_there_is_no_data(written, name, prediction):
     with rasterio.open(written / f"out/{name}.probabilities.tif") as file:
         probabilities = file.read()
         assert np.isnan(file.nodata)
     assert np.isnan(probabilities[:, :6, :20]).all()
     assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
-
-
-def test_the_uncertainty_of_a_raster_is_the_entropy_of_each_pixel(written, name, prediction):
     entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
     with rasterio.open(written / f"out/{name}.uncertainty.tif") as file:
         assert file.dtypes == ("uint8",)
@@ -244,15 +233,6 @@ def test_a_picture_without_place_has_its_prediction_where_it_holds_no_data(tmp_p
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("values", "free"),
-    [((0, 1), 255), ((0, 255, 254), 253), (range(256), 65535), (range(1, 256), 0)],
-    ids=["few", "large ones", "all of 8 bits", "all but 0"],
-)
-def test_the_value_of_pixels_without_data_is_no_class(values, free):
-    assert free_value(values) == free
-
-
 def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
     job = Job(source=PageFile(tmp_path / "a.tif"), size=(1, 256), output=tmp_path / "out", place=PLACE)
     labels = np.arange(256, dtype=np.uint8)[None]
@@ -318,17 +298,10 @@ def photographs(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def photograph_masks(photographs, photo_model, tmp_path_factory):
-    """The masks of the photographs."""
-    output = tmp_path_factory.mktemp("masks")
-    assert predict(photo_model, [photographs], output).returncode == 0
-    return output
-
-
 @pytest.mark.parametrize("name", ["a.tif", "b.tif"], ids=["colors of video", "palette"])
-def test_the_mask_of_a_photograph_has_its_place(photographs, photograph_masks, name):
-    with rasterio.open(photograph_masks / name) as mask, rasterio.open(photographs / name) as image:
+def test_the_mask_of_a_photograph_has_its_place(photographs, name, photo_model, tmp_path):
+    assert predict(photo_model, [photographs], tmp_path).returncode == 0
+    with rasterio.open(tmp_path / name) as mask, rasterio.open(photographs / name) as image:
         assert mask.transform == image.transform
         assert mask.crs == image.crs
         assert mask.shape == image.shape
@@ -387,19 +360,13 @@ def test_an_ensemble_needs_models_of_the_same_bands(tmp_path, bands):
         Predictor.from_pretrained(first, ensemble=[second])
 
 
-def jobs_of_bands(folder, *inputs):
-    """The jobs of images of two bands in these folders."""
-    paths = [str(folder / name) for name in inputs]
-    return find_jobs(paths, folder / "out", channels=2, bands=("B08", "B04"))
-
-
 def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     pixels = scene(0, channels=2)[0]
     for name in ("B08", "B04"):
         write_raster(tmp_path / "all" / "x" / "c" / f"{name}.tif", pixels[:1])
     Image.fromarray(pixels[0].astype(np.uint8)).save(tmp_path / "all" / "x" / "c" / "B08.png")
     write_raster(tmp_path / "all" / "a" / "plain.tif", pixels[:1])  # has none of the bands in its name
-    jobs = jobs_of_bands(tmp_path, "all")
+    jobs = find_jobs([str(tmp_path / "all")], tmp_path / "out", channels=2, bands=("B08", "B04"))
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
     assert [len(job.files) for job in jobs] == [1, 2]
 
@@ -440,17 +407,6 @@ def test_an_overlay_is_stretched_over_the_values_of_pixels_that_hold_data(tmp_pa
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
     output_format.write(PredictedImage(job, (40, 30), prediction, WindowedArray(image)), (OVERLAY,))
     np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), to_rgb(image))
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_pages_stay_pages_however_many_there_are(count):
-    pages = [np.full((4, 5), value, np.uint8) for value in range(count)]
-    file = io.BytesIO()
-    write_pages(file, pages)
-    file.seek(0)
-    with tifffile.TiffFile(file) as tiff:
-        assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages]
-        assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}
 
 
 @pytest.mark.parametrize("window_memory", [2**27, 100], ids=["whole", "in windows"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from support.rasters import write_raster
-from support.reports import card_of, class_scores, class_section
+from support.reports import class_scores, class_section
 from support.volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
@@ -41,8 +41,24 @@ from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.scores import OverlapScores, RegionScores
 from tasks.overlapping.show import OverlapSection, RegionSection
 from tasks.overlapping.target import Region
-from tasks.section import read_example
+from tasks.section import Section, read_example
 from tasks.tables import Table
+from tasks.task import Scores
+from train_utils.evaluation import Evaluation
+from train_utils.reporting.model_card import model_card
+from train_utils.settings.record import RunSettings
+
+
+def card_of(section: Section, scores: Scores) -> str:
+    """The model card of a run that has these scores."""
+    record = {
+        "flags": {"dataset": "cells"},
+        "identity": {"dims": 2},
+        "profile": {"processes": 1, "mixed_precision": "no"},
+        "total_steps": 40,
+        "run": {"torch": "2", "accelerate": "1"},
+    }
+    return model_card(RunSettings.from_json(record), Evaluation(30, None, scores), section)
 
 
 def rows_of(table: Table) -> list[list[str]]:

@@ -23,7 +23,7 @@ from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
 from tasks.prediction import decode_strips
 from tasks.task import Task
-from unet import UNet, UNetConfig
+from unet import UNet
 
 VALUES = np.array([10, 200, 255])  # of the masks of the fixture `model`
 
@@ -151,11 +151,3 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path, beside):
     assert written.header.get_zooms() == (1, 1, 2)
     assert levels.dtype == np.uint8
     np.testing.assert_allclose(levels, entropy_levels(logits.softmax(0).double().numpy()), rtol=0, atol=0.51)
-
-
-def test_points_have_no_image_of_their_uncertainty(photos, tmp_path, fails_with):
-    task = {"name": "landmarks", "names": ["eye", "nose"], "partners": [0, 1]}
-    network = UNet(UNetConfig(3, 2, base_channels=2, depth=1, task=task))
-    network.save_pretrained(tmp_path / "points")
-    result = predict(tmp_path / "points", [photos / "a.png"], tmp_path / "out", "--uncertainty")
-    fails_with(result, "--uncertainty: points have a confidence in their table; leave the flag out", 1)

@@ -11,12 +11,8 @@ from runtime.errors import ImageError
 from tasks.classes.write import ClassFormat
 from tasks.prediction import Prediction
 
-CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
-
-
 ROWS = np.array([[0, 1], [2, 0]], np.uint8)
-FORMAT = ClassFormat(CLASSES)
-WIDE_FORMAT = ClassFormat(ClassMap(("a", "b"), (0, 300), None))
+FORMAT = ClassFormat(ClassMap(("sky", "land", "sea"), (10, 200, 255), None))
 COLOR_FORMAT = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
 
 
@@ -24,7 +20,7 @@ COLOR_FORMAT = ClassFormat(ClassMap(("a", "b"), ((1, 2, 3), (4, 5, 6)), None))
     ("output_format", "values", "dtype"),
     [
         (FORMAT, [[10, 200], [255, 10]], np.uint8),
-        (WIDE_FORMAT, [[0, 300], [0, 0]], np.uint16),
+        (ClassFormat(ClassMap(("a", "b"), (0, 300), None)), [[0, 300], [0, 0]], np.uint16),
         (COLOR_FORMAT, [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [1, 2, 3]]], np.uint8),
     ],
     ids=["8 bits", "16 bits", "colors"],
@@ -38,17 +34,6 @@ def test_classes_are_written_as_the_values_that_they_had(output_format, values, 
 def test_a_volume_of_classes_of_colors_is_refused():
     with pytest.raises(ImageError, match="the model's classes are colors, which the mask of a volume cannot hold"):
         COLOR_FORMAT.mask_values(np.zeros((2, 3, 4), np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("output_format", "number", "properties"),
-    [(COLOR_FORMAT, 2, {"class": "b", "value": "#040506"}), (FORMAT, 1, {"class": "sky", "value": 10})],
-    ids=["colors", "numbers"],
-)
-def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, properties):
-    (areas,) = output_format.areas(Prediction(np.array([[number - 1]], np.uint8)))
-    assert areas.numbers.tolist() == [[number]]
-    assert areas.properties[number - 1] == properties
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ Modules: tasks/classes/reader.py.
 
 import numpy as np
 import pytest
-import torch
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -53,11 +52,6 @@ def test_a_class_may_be_labeled_by_the_name_that_the_data_set_gives_its_value():
     assert reader.class_pixels == (5, 27)
 
 
-def test_weights_of_classes_follow_from_the_pixels_of_their_reader():
-    task = ClassReader(TWO).with_pixels({None: {1: 30, 2: 10}}).task("ce", ["auto"])
-    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
-
-
 def test_classes_that_do_not_overlap_have_no_sides():
     with pytest.raises(SettingsError, match=r"^--swap a=b: for points and for classes that may overlap; leave it out$"):
         ClassReader.from_records(None, {1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
@@ -68,12 +62,6 @@ def test_class_weights_are_as_many_as_classes(weights):
     assert class_weight_tensor([1.5, 2.0], (1, 2)).tolist() == [1.5, 2]
     with pytest.raises(SettingsError, match=f"^--class-weights has {len(weights)} values for 2 classes; give `auto`"):
         class_weight_tensor(weights, (1, 2))
-
-
-def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
-    weights = class_weight_tensor(["auto"], [900, 90, 10])
-    # float32: measured 9e-8
-    torch.testing.assert_close(weights**2 * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
 
 
 def test_a_class_without_pixels_weighs_1():

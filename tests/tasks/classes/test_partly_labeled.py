@@ -124,31 +124,13 @@ def test_an_image_is_compared_by_the_classes_that_it_is_labeled_for():
     assert scores.image_comparison[1] == pytest.approx((true & predicted).sum() / (true | predicted).sum())
 
 
-@pytest.fixture
-def scores_of_cars() -> PartlyLabeledScores:
+def test_a_class_that_no_image_is_labeled_for_has_no_score():
     """The scores of an image that is labeled for cars."""
-    scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
-    scores.add(predictions(1)[:1], batch()[1].at(slice(1, 2)), 0)
-    return scores
-
-
-def test_a_class_that_no_image_is_labeled_for_has_no_score(scores_of_cars):
+    scores_of_cars = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
+    scores_of_cars.add(predictions(1)[:1], batch()[1].at(slice(1, 2)), 0)
     (table,) = scores_of_cars.score_tables()
     assert "No image is labeled for background, dog, person" in table.note
     assert [value is None for value in scores_of_cars.values["iou"]] == [True, False, True, True]
     assert scores_of_cars.matrix.sum() == 0
     assert scores_of_cars.record()["eval/iou/dog"] is None
     assert scores_of_cars.comparison == scores_of_cars.values["iou"][1]
-
-
-TARGET = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
-CROP = TARGET.at((slice(1, 4), slice(2, 5)))
-
-
-def test_the_label_sets_of_images_stay_in_a_batch():
-    assert TARGET.as_batch().label_set.shape == (1,)
-    stacked = PartlyLabeledTarget.stack([CROP.map(torch.from_numpy)] * 2)
-    assert stacked.label_set.tolist() == [3, 3]
-    assert stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
-    assert stacked.at(1).label_set.shape == ()
-    assert stacked.at(slice(0, 1)).label_set.tolist() == [3]

@@ -10,12 +10,25 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
-from support.landmarks import THREE, gaussian_maps, random_points
+from support.landmarks import THREE, random_points
+from torch import Tensor
 
 from inference.views import average
 from tasks.landmarks import decode as landmarks
 from tasks.landmarks.loss import Landmarks
 from tasks.prediction import decode_strips
+
+
+def gaussian_maps(points: Tensor, size: tuple[int, ...], sigma: float = 2.0) -> Tensor:
+    """Logits (B, K, *size) whose weights are a Gaussian at each of the points (B, K, n), on a floor."""
+    logits = torch.zeros(*points.shape[:2], *size, dtype=torch.float64)
+    for axis, side in enumerate(size):
+        ones = [1] * len(size)
+        ones[axis] = side
+        positions = torch.arange(side, dtype=torch.float64).view(1, 1, *ones)
+        center = points[:, :, axis].view(*points.shape[:2], *[1] * len(size))
+        logits = logits - 0.5 * ((positions - center) / sigma) ** 2
+    return torch.logaddexp(logits, torch.full_like(logits, -9.0))
 
 
 def read(maps: torch.Tensor, task: Landmarks = THREE) -> torch.Tensor:
@@ -115,11 +128,8 @@ def two_peaks(request) -> np.ndarray:
     return decode_strips(THREE, maps.split(request.param, dim=1), (20, 20), "a").labels
 
 
-def test_confidence_is_the_share_of_the_weight_around_the_place(two_peaks):
+def test_presence_and_confidence_are_shares_of_the_weight_that_is_not_nowhere_and_around_the_place(two_peaks):
     assert two_peaks[0, 3] == pytest.approx(3 / 4)
-
-
-def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(two_peaks):
     expected = [5.5 / 20, 6.5 / 20, 4 / (4 + math.exp(0.5))]
     np.testing.assert_allclose(two_peaks[:, :3], [expected] * 3)
     assert (two_peaks == two_peaks[0]).all()

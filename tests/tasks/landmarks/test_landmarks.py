@@ -6,15 +6,23 @@ Module: tasks/landmarks/loss.py.
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from support.landmarks import THREE, TWO, batch_of_image, batch_of_points, image_points, random_points
+from support.landmarks import THREE, TWO, batch_of_image, batch_of_points, random_points
 from torch import Tensor
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
-from runtime.errors import ModelError
 from tasks import task_of_model
+from tasks.landmarks.loss import Landmarks
+from tasks.landmarks.target import PointTarget
 from unet import UNetConfig
+
+
+def image_points(points: list[list[float]], states: list[int], size: tuple[int, int]) -> PointTarget:
+    """The points (K, 2) of one image, as they are read."""
+    target = Landmarks(tuple(map(str, points))).unknown_target(size)
+    return replace(target, points=np.array(points), states=np.array(states))
 
 
 def place_and_presence(logits: Tensor, points: Tensor, sigma: float, nowhere: float) -> tuple[Tensor, Tensor]:
@@ -87,32 +95,9 @@ def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one(factors, p
     assert coarse.unit.tolist() == [list(factors)]
 
 
-@pytest.mark.parametrize("always_there", [(0, 2), (0, 1, 2)])
-def test_a_model_keeps_its_points(always_there):
-    task = replace(THREE, always_there=always_there)
-    config = UNetConfig(num_classes=3, task=task.to_config())
-    assert task_of_model(UNetConfig.from_json(config.to_json())) == task
-
-
 def test_points_of_an_earlier_model_may_all_be_absent():
     earlier = {key: value for key, value in THREE.to_config().items() if key != "always_there"}
     assert task_of_model(UNetConfig(num_classes=3, task=earlier)) == THREE
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"names": ["a"]},
-        {"partners": [0, 0, 1]},
-        {"sigma": 0},
-        {"layout": "xml"},
-        {"always_there": [3]},
-    ],
-    ids=str,
-)
-def test_a_damaged_task_is_refused(damage):
-    with pytest.raises(ModelError, match="task"):
-        task_of_model(UNetConfig(num_classes=3, task={**THREE.to_config(), **damage}))
 
 
 def test_models_that_predict_together_are_one_task():

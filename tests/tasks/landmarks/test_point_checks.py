@@ -34,16 +34,12 @@ def folder_with_mistakes(tmp_path):
     return tmp_path
 
 
-def test_a_check_counts_the_states_of_points(folder_with_mistakes):
+def test_a_check_counts_the_states_of_points_and_finds_likely_mistakes(folder_with_mistakes):
     report, problems = check_data(DataConfig(dataset=str(folder_with_mistakes)))
     assert problems == 0
     assert "      12        0        0  left" in report
     assert "       1        0       11  tail" in report
     assert "11 empty cells are points of which nothing is known" in report
-
-
-def test_a_check_finds_likely_mistakes(folder_with_mistakes):
-    report, _ = check_data(DataConfig(dataset=str(folder_with_mistakes)))
     assert "1 point lies outside its image, and left out: i2.png (right at 25, 3)" in report
     assert "1 pair of points lies at one place: i2.png (left and tail)" in report
     assert "left and right may be exchanged in 1 image: i7.png" in report

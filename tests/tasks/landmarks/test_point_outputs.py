@@ -87,37 +87,15 @@ POSITIONS = np.array([[6.5, 8.5], [0.0, 0.0], [40.5, 24.5]])  # the centers of p
 IS_FOUND = np.array([True, False, True])
 
 
-@pytest.fixture
-def points_job(tmp_path) -> Job:
-    """An image whose points lie at POSITIONS where they are found."""
-    return image_job(tmp_path, size=(48, 32))
-
-
-@pytest.fixture
-def maps() -> torch.Tensor:
-    """What a network at half the size says of that image."""
-    return peaks((24, 16), (3, 4), None, (20, 12))
-
-
-def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
+def test_points_of_an_image_are_drawn_where_they_are_found(tmp_path):
+    maps = peaks((24, 16), (3, 4), None, (20, 12))
+    points_job = image_job(tmp_path, size=(48, 32))
     task = landmarks("long", "pixels")
     pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
     picture = WindowedArray(pixels)
     write_logits(PointFormat(task), task, points_job, maps, (MASK, OVERLAY), picture=picture)
     expected = render_points(pixels, np.where(IS_FOUND[:, None], POSITIONS, np.nan))
     assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
-
-
-def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, maps):
-    task = landmarks("long", "pixels")
-    prediction = write_logits(PointFormat(task), task, points_job, maps).labels
-    assert [path.name for path in points_job.output.parent.iterdir()] == ["a.csv"]
-    np.testing.assert_allclose(prediction[IS_FOUND, :2] * (48, 32) - 0.5, POSITIONS[IS_FOUND], atol=1e-4)
-    table = read_written(points_job.file(".csv"), "long")
-    np.testing.assert_allclose(table.positions[0, IS_FOUND], POSITIONS[IS_FOUND][:, ::-1], atol=1e-3)
-    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
-    assert table.images == ("a.tif",)
-    np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-6)
 
 
 def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):

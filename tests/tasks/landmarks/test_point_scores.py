@@ -6,12 +6,19 @@ Module: tasks/landmarks/scores.py.
 import numpy as np
 import pytest
 import torch
-from support.landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
+from support.landmarks import THREE, TWO, batch_of_points, random_points
+from torch import Tensor
 
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT, UNKNOWN
 from inference.report import print_scores
 from tasks.landmarks.scores import LandmarkScores
 from tasks.landmarks.target import PointTarget
+
+
+def point_prediction(places: list[list[float]], presence: list[float], size: tuple[int, int]) -> Tensor:
+    """(1, K, 4) as a decoder gives it."""
+    shares = (torch.tensor(places, dtype=torch.float64) + 0.5) / torch.tensor(size)
+    return torch.cat([shares, torch.tensor([presence]).T.double(), torch.ones(len(places), 1)], dim=1)[None]
 
 
 def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
@@ -136,8 +143,7 @@ def test_landmarks_that_no_image_holds_have_no_errors():
     assert scores.score_tables()[0].cells()[1] == ["a", *["n/a"] * 7, "0", *["n/a"] * 3, "0", "1"]
 
 
-@pytest.fixture
-def scores_of_file() -> LandmarkScores:
+def test_the_sides_of_an_image_are_those_of_its_file():
     """Scores of an image with a point that is there, and one of which that was not asked; the file has 60 x 120."""
     target = PointTarget(
         points=torch.tensor([[[4.0, 9.0], [0.0, 0.0]]], dtype=torch.float64),
@@ -145,14 +151,10 @@ def scores_of_file() -> LandmarkScores:
         size=torch.tensor([[30, 20]]),
         unit=torch.tensor([[2.0, 6.0]], dtype=torch.float64),
     )
-    scores = TWO.new_scores(1)
+    scores_of_file = TWO.new_scores(1)
     center = (torch.tensor([4.0, 9.0], dtype=torch.float64) + 0.5 + torch.tensor([3.0, 4 / 3])) / torch.tensor([30, 20])
     prediction = torch.stack([torch.cat([center, torch.tensor([0.75, 0.25])]), torch.ones(4)])[None]
-    scores.add(prediction, target, 0)
-    return scores
-
-
-def test_the_sides_of_an_image_are_those_of_its_file(scores_of_file):
+    scores_of_file.add(prediction, target, 0)
     expected = [PRESENT, 10.0, 120.0, (60**2 + 120**2) ** 0.5, 0.75]
     assert scores_of_file.by_image[0, 0].tolist() == pytest.approx(expected)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from support.data_sets import load_info
-from support.landmarks import batch_of_image, image_points
+from support.landmarks import batch_of_image
 from support.points import SIZE, write_dots
 
 from data_utils.config import DataConfig
@@ -217,24 +217,13 @@ def test_points_are_compared_where_the_network_gives_them(tmp_path, dataset_type
     assert target.shape == size
 
 
-@pytest.fixture
-def whole() -> PointTarget:
-    """The points of an image of 10 x 12; the first two are there."""
-    return image_points([[5.0, 5.0], [1.0, 9.0], [3.4, 2.6]], [PRESENT, PRESENT, ABSENT], (10, 12))
-
-
-def test_a_crop_knows_nothing_of_the_presence_of_points_outside(whole):
+def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
+    points, states = np.array([[5.0, 5.0], [1.0, 9.0], [3.4, 2.6]]), np.array([PRESENT, PRESENT, ABSENT])
+    whole = replace(Landmarks(tuple("abc")).unknown_target((10, 12)), points=points, states=states)
     crop = whole.crop([slice(2, 8), slice(1, 6)])
-    assert crop.points.tolist() == (whole.points - [2, 1]).tolist()
+    assert crop.points.tolist() == (points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
-
-
-def test_the_size_of_images_stays_where_shapes_are_needed():
-    moved = batch_of_image(image_points([[5, 4]], [PRESENT], (10, 12))).to(torch.device("meta"))
-    assert moved.size.device.type == "cpu"
-    assert moved.points.device.type == "meta"
-    assert moved.shape == (1, 10, 12)
 
 
 EIGHT = Landmarks(tuple("abcdefgh"))

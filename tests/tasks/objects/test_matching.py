@@ -26,11 +26,6 @@ def scores_of(predicted: np.ndarray, true: np.ndarray, mask: np.ndarray | None =
     return scores
 
 
-def matches_of(predicted: list[int], true: list[int]) -> Matches:
-    """The matches of an image of one row."""
-    return Matches.from_overlaps(Overlaps.between(np.array([predicted]), np.array([true])))
-
-
 def reference(true: np.ndarray, predicted: np.ndarray, threshold: float) -> tuple[int, int, int, float]:
     """True positives, true and predicted objects, and the matched IoU, as stardist.matching defines them."""
     true_numbers, predicted_numbers = (np.unique(labels[labels > 0]) for labels in (true, predicted))
@@ -120,7 +115,7 @@ def test_objects_that_are_split_or_merged_are_counted():
     ids=["halves in predictions", "halves in objects", "three in one", "two small ones in a large one"],
 )
 def test_half_of_an_object_is_not_most_of_it(predicted, true, merged, split):
-    matches = matches_of(predicted, true)
+    matches = Matches.from_overlaps(Overlaps.between(np.array([predicted]), np.array([true])))
     assert matches.count_merged() == merged
     assert matches.count_split() == split
 
@@ -155,23 +150,15 @@ def test_a_class_without_objects_counts_in_no_mean():
     assert scores.values["ap"] == 6 / 10
 
 
-@pytest.fixture
-def scores_of_wrong_class() -> ObjectScores:
+def test_classes_match_only_themselves_and_their_counts_add_up():
     """Scores of an object of each of two classes, both of which are predicted as the first."""
-    scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
+    scores_of_wrong_class = Objects(Classes(("background", "a", "b"))).new_scores(1)
     ids = [[1, 1, 0, 2, 2]]
-    scores.add(labels_of(ids, classes=[[1, 1, 0, 1, 1]]), target_of(ids, mask=ids), 0)
-    scores.finish_image(0)
-    return scores
-
-
-def test_classes_match_only_themselves(scores_of_wrong_class):
+    scores_of_wrong_class.add(labels_of(ids, classes=[[1, 1, 0, 1, 1]]), target_of(ids, mask=ids), 0)
+    scores_of_wrong_class.finish_image(0)
     assert [values["found"] for values in scores_of_wrong_class.by_name().values()] == [1, 0]
     assert scores_of_wrong_class.record()["eval/ap50/a"] == 0.5
     assert scores_of_wrong_class.record()["eval/ap50/b"] == 0
-
-
-def test_counts_of_classes_add_up(scores_of_wrong_class):
     values = scores_of_wrong_class.values
     assert [values[name] for name in ("objects", "predicted", "found")] == [2, 2, 1]
     assert values["objects_by_size"] == [2, 0, 0, 0, 0]
@@ -188,15 +175,11 @@ def test_pixels_that_the_truth_ignores_are_no_prediction():
     assert scores_of(predicted, true, mask).values["ap50"] == 1
 
 
-def test_an_image_without_objects_has_no_score():
+def test_an_image_without_objects_has_no_score_and_is_the_worst_only_where_some_are_predicted():
     nothing = np.zeros((5, 5), int)
     scores = scores_of(nothing, nothing)
     assert scores.values["ap50"] is None
     assert scores.comparison == 0
     assert len(scores.sums) == SUMS
-
-
-def test_an_image_without_objects_is_the_worst_only_where_some_are_predicted():
-    nothing = np.zeros((5, 5), int)
-    assert scores_of(nothing, nothing).image_comparison == [1]
+    assert scores.image_comparison == [1]
     assert scores_of(np.ones((5, 5), int), nothing).image_comparison == [0]

@@ -21,7 +21,7 @@ from data_utils.image_io.formats import PageFile, RenderedMask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.records import ListRows, Records
-from runtime.errors import DataError, SettingsError
+from runtime.errors import SettingsError
 from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader, object_shapes
@@ -31,11 +31,6 @@ from unet.config import UNetConfig
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
 TWO_CLASSES = ((9, "a"), (7, "b"))  # the values of a mask, in the order of the classes
-
-
-def test_a_number_below_zero_is_refused():
-    with pytest.raises(DataError, match=r"a\.tif: mask holds -3, but the numbers of objects are 1 to 2,147,483,647"):
-        ObjectReader().target_from_mask(np.array([[0, -3]], np.int32), "a.tif")
 
 
 def test_numbers_that_are_ignored_may_be_those_of_no_object():

@@ -8,7 +8,6 @@ import pytest
 import torch
 from support.objects import target_of
 
-from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
@@ -100,27 +99,7 @@ def test_objects_of_a_crop_without_background_are_numbered_from_1():
     assert filled.ids.tolist() == [[1, 2]]
 
 
-def test_a_model_keeps_the_settings_of_its_objects():
-    config = UNetConfig(num_classes=4, task=TASK.to_config())
-    restored = task_of_model(UNetConfig.from_json(config.to_json()))
-    assert restored.to_config() == TASK.to_config()
-    assert restored.fills_holes
-    assert restored.smallest == 4
-    assert restored.classes.names == ("background", "a", "b")
-    assert restored.outputs == 4
-
-
 def test_a_model_of_an_earlier_version_fills_no_holes():
     earlier = {name: value for name, value in TASK.to_config().items() if name != "fills_holes"}
     restored = task_of_model(UNetConfig(num_classes=4, task=earlier))
     assert restored.to_config() == {**earlier, "fills_holes": False}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [{"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}, {"peak": 256}],
-    ids=["no classes", "too few classes", "a word for a number", "nothing for a number", "a peak above all levels"],
-)
-def test_a_damaged_task_is_refused(damage):
-    with pytest.raises(ModelError, match="the model's task"):
-        task_of_model(UNetConfig(num_classes=4, task={**TASK.to_config(), **damage}))

@@ -22,7 +22,6 @@ from unet.config import Preprocess, UNetConfig
 
 CLASSES = ("blood", "a/b", "A_B", "...")
 FOLDERS = ("blood", "a_b", "A_B_2", "class")
-NINE_CLASSES = tuple("abcdefghi")
 
 
 @pytest.mark.parametrize(
@@ -87,15 +86,11 @@ def test_a_png_of_classes_that_may_overlap_is_refused():
         OverlapFormat(CLASSES).for_file(Path("a.PNG"))
 
 
-def test_a_picture_of_classes_that_overlap_shows_the_last_at_each_pixel(bits):
+def test_a_picture_of_classes_that_overlap_shows_the_last_at_each_pixel_and_its_legend_the_share_of_each(bits):
     last = [[int(value).bit_length() for value in row] for row in bits]
     section = OverlapFormat(CLASSES).section
     colors = np.concatenate([[[0, 0, 0]], section.colors])
     assert np.array_equal(section.colorize(bits), colors[np.array(last)])
-
-
-def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):
-    section = OverlapFormat(CLASSES).section
     colors, texts = zip(*section.legend_entries(bits), strict=True)
     shares = [(bits >> bit & 1).mean() for bit in range(4)]
     assert list(texts) == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
@@ -103,7 +98,7 @@ def test_the_legend_of_classes_that_overlap_says_the_share_of_each(bits):
 
 
 def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
-    areas = list(OverlapFormat(NINE_CLASSES).areas(Prediction(np.array([[256, 1, 257, 0]], np.int32))))
+    areas = list(OverlapFormat(tuple("abcdefghi")).areas(Prediction(np.array([[256, 1, 257, 0]], np.int32))))
     assert areas[8].numbers.tolist() == [[1, 0, 1, 0]]
     assert areas[0].numbers.tolist() == [[0, 1, 1, 0]]
 

@@ -12,15 +12,12 @@ from support.largest_tensor import LargestTensor
 
 from data_utils.bits import pack_bits, unpack_bits
 from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
-from runtime.errors import ModelError
-from tasks import task_of_model
 from tasks.classes.target import ClassTarget
 from tasks.losses import LOSSES
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.scores import OverlapScores, class_tables
 from tasks.overlapping.target import OverlapTarget
 from tasks.step_loss import StepLoss
-from unet.config import UNetConfig
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order
 NAMES = ("heart", "lung", "bone")
@@ -126,28 +123,15 @@ def test_the_comparison_of_an_image_is_that_of_scores_of_it_alone():
     assert len(set(scores.image_comparison)) == 4
 
 
-TRUTH = torch.tensor([[[1, 3], [0, 1]]], dtype=torch.int32)  # of the classes 0 and 1; class 2 is nowhere
-ALL_KNOWN = OverlapTarget(TRUTH, torch.full_like(TRUTH, 7))
-
-
-def scores_of(prediction: torch.Tensor) -> OverlapScores:
-    """Scores of an image with the true classes of `TRUTH`."""
-    scores = Overlapping(NAMES).new_scores(1)
-    scores.add(prediction, ALL_KNOWN, 0)
-    return scores
-
-
-@pytest.fixture
-def scores_of_first_class() -> OverlapScores:
+def test_a_class_that_is_nowhere_has_no_score():
     """Scores where two of three pixels of the first class are found, and nothing of the second."""
-    return scores_of(torch.tensor([[[1, 1], [0, 0]]]))
-
-
-def test_a_class_that_is_nowhere_has_no_score(scores_of_first_class):
-    assert scores_of_first_class.values["iou"] == [2 / 3, 0, None]
-    assert scores_of_first_class.comparison == 1 / 3
-    assert scores_of_first_class.image_comparison == pytest.approx([1 / 3])
-    assert scores_of_first_class.brief() == {"mean_iou": 1 / 3, "mean_dice": pytest.approx(0.4)}
+    truth = torch.tensor([[[1, 3], [0, 1]]], dtype=torch.int32)  # of the classes 0 and 1; class 2 is nowhere
+    scores = Overlapping(NAMES).new_scores(1)
+    scores.add(torch.tensor([[[1, 1], [0, 0]]]), OverlapTarget(truth, torch.full_like(truth, 7)), 0)
+    assert scores.values["iou"] == [2 / 3, 0, None]
+    assert scores.comparison == 1 / 3
+    assert scores.image_comparison == pytest.approx([1 / 3])
+    assert scores.brief() == {"mean_iou": 1 / 3, "mean_dice": pytest.approx(0.4)}
 
 
 def test_all_31_bits_are_kept():
@@ -199,27 +183,3 @@ def test_unknown_bits_are_counted_nowhere_though_they_are_set():
     known = torch.tensor([[2, 1, 3, 0, 2]])
     tables = class_tables(found, truth, known, 2)
     assert tables.tolist() == [[[1, 0], [1, 0]], [[0, 2], [0, 1]]]
-
-
-def test_a_model_knows_which_classes_change_places_in_the_mirror():
-    task = Overlapping(NAMES, partners=(1, 0, 2), mirrors=False)
-    config = UNetConfig(num_classes=3, task=task.to_config())
-    assert config.task == {"name": "overlapping", "partners": [1, 0, 2], "mirrors": False}
-    restored = task_of_model(config)
-    assert restored.partners == (1, 0, 2)
-    assert restored.mirrors is False
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"partners": [0, 0, 1]},
-        {"partners": [0, "1", 2]},
-        {"partners": 3},
-        {"mirrors": 1},
-    ],
-    ids=["one partner twice", "a word for a partner", "no list", "a number for a truth"],
-)
-def test_damaged_sides_are_refused(damage):
-    with pytest.raises(ModelError, match=r"^the model's task .* is damaged .*; use another copy$"):
-        task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping", **damage}))

@@ -38,14 +38,10 @@ def car_sample(twelve_images):
     return data, dataset, index, dataset.load(index)[1]
 
 
-def test_pixels_count_only_where_their_class_is_labeled(twelve_images):
+def test_pixels_count_only_where_their_class_is_labeled_and_keys_change_with_the_labels(twelve_images):
     plain, data = twelve_images
     assert len(set(plain.reader.class_pixels)) == 1
     assert data.reader.class_pixels == (4 * BAND, 8 * BAND, 8 * BAND, 8 * BAND)
-
-
-def test_keys_change_with_the_classes_that_images_are_labeled_for(twelve_images):
-    plain, data = twelve_images
     assert data.reader != plain.reader
     assert content_key([plain.train.records]) != content_key([data.train.records])
 
@@ -111,18 +107,6 @@ def test_damaged_masks_are_not_counted_among_those_that_are_labeled(tmp_path):
     assert "to check: 1 image is labeled for no class, useless for training and scores: d.png" in report
 
 
-@pytest.fixture(scope="module")
-def overlaps(tmp_path_factory):
-    """Six images of classes that overlap; and the same where every second is labeled for the first class alone."""
-    folder = tmp_path_factory.mktemp("overlaps")
-    write_overlaps(folder, 6, seed=0)
-    plain = load_info(folder)
-    first, second, third = plain.reader.class_names
-    rows = [f"{number:02},{(f'{second};{third}', first)[number % 2]}" for number in range(6)]
-    (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
-    return plain, load_info(folder)
-
-
 def overlapping_targets(data) -> dict:
     """The targets of both splits by the names of their images."""
     targets = {}
@@ -132,17 +116,19 @@ def overlapping_targets(data) -> dict:
     return targets
 
 
-def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them(overlaps):
-    plain, data = overlaps
+def test_classes_that_overlap_are_known_and_counted_where_an_image_is_labeled_for_them(tmp_path):
+    """Six images of classes that overlap; and the same where every second is labeled for the first class alone."""
+    write_overlaps(tmp_path, 6, seed=0)
+    plain = load_info(tmp_path)
+    first, second, third = plain.reader.class_names
+    rows = [f"{number:02},{(f'{second};{third}', first)[number % 2]}" for number in range(6)]
+    (tmp_path / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
+    data = load_info(tmp_path)
     whole_targets = overlapping_targets(plain)
     for name, target in overlapping_targets(data).items():
         bits = (0b110, 0b001)[int(name[:2]) % 2]
         assert (target.known == bits).all()
         assert (target.truth == whole_targets[name].truth & bits).all()
-
-
-def test_pixels_of_classes_that_overlap_are_counted_where_they_are_labeled(overlaps):
-    plain, data = overlaps
     pixels = np.zeros(3, int)
     for target in overlapping_targets(data).values():
         pixels += [(target.truth >> bit & 1).sum() for bit in range(3)]
@@ -151,22 +137,14 @@ def test_pixels_of_classes_that_overlap_are_counted_where_they_are_labeled(overl
     assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
 
 
-@pytest.fixture
-def partly_labeled_regions(tmp_path):
+def test_a_region_is_known_and_counted_where_an_image_is_labeled_for_all_of_it(tmp_path):
     """Three images of two regions: labeled for one class of the larger, for the smaller, and for both."""
     folder = write_bands(tmp_path, ["a", "b", "c"])
     (folder / "classes.csv").write_text("image,classes\na,1\nb,2;3\nc,1;2;3\n")
-    return load_info(folder, val_fraction=0.34, regions="whole=1+2+3;pets=2+3")
-
-
-def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(partly_labeled_regions):
-    data = partly_labeled_regions
+    data = load_info(folder, val_fraction=0.34, regions="whole=1+2+3;pets=2+3")
     known_bits = {}
     for split in (data.train, data.val):
         for record in split.records:
             known_bits[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
     assert known_bits == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
-
-
-def test_pixels_of_regions_are_counted_where_they_are_labeled(partly_labeled_regions):
-    assert partly_labeled_regions.reader.class_pixels == (3 * BAND, 2 * 2 * BAND)
+    assert data.reader.class_pixels == (3 * BAND, 2 * 2 * BAND)

@@ -17,15 +17,10 @@ from tasks.overlapping.reader import RegionReader, parse_regions
 BRATS = "whole=1+2+3;core=2+3;active=3"
 
 
-@pytest.fixture(scope="module")
-def nested_regions(tmp_path_factory):
+def test_regions_are_unions_of_labels(tmp_path):
     """What is known of four images with regions that lie within each other."""
-    folder = tmp_path_factory.mktemp("regions")
-    write_overlaps(folder, 4, seed=0, layout="labels")
-    return load_info(folder, regions=BRATS)
-
-
-def test_regions_are_unions_of_labels(nested_regions):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    nested_regions = load_info(tmp_path, regions=BRATS)
     for record in nested_regions.train.records:
         labels = np.array(Image.open(record["target"]))
         target = nested_regions.reader.read(record, SIZE)

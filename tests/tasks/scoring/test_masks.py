@@ -3,6 +3,7 @@
 Modules: tasks/scoring/masks.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,12 @@ from runtime.scratch import row_spans
 from tasks.classes.loss import Classes
 from tasks.classes.target import ClassTarget
 from tasks.classes.write import ClassFormat
-from tasks.job import Job
 from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.prediction import PredictedImage, Prediction
-from tasks.scoring.areas import area_report
 from tasks.scoring.boundary import boundary_scores
 from tasks.scoring.masks import Parts, score_masks
 from tasks.task import Scores
@@ -108,32 +107,8 @@ def test_an_object_that_lies_in_several_parts_is_one():
     assert scores.areas is None
 
 
-def scored(folder: Path, truth: tuple[int, int]) -> Scores:
-    """The scores of a prediction of 4 x 6 whose upper half is of the second class; the truth is of the first."""
-    Image.fromarray(np.zeros(truth, np.uint8)).save(folder / "truth.png")
-    labels = np.zeros((4, 6), np.uint8)
-    labels[:2] = 1
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    job = Job(source=PageFile(folder / "a.tif"), size=(4, 6), output=folder / "a", truth=PageFile(folder / "truth.png"))
-    return score_labels(output_format, Classes(("a", "b")), job, labels)
-
-
-@pytest.mark.parametrize(("truth", "count"), [((4, 6), 12), ((2, 3), 3), ((8, 12), 48)])
-def test_a_prediction_is_scored_by_the_pixels_of_the_truth(tmp_path, truth, count):
-    scores = scored(tmp_path, truth)
-    assert scores.sums.tolist() == [[count, count], [0, 0]]
-    assert scores.entries == [{"image": str(tmp_path / "a.tif"), "mean_iou": 0.25, "pixel_accuracy": 0.5}]
-    assert area_report(scores.areas, ("a", "b"))["by_class"]["b"]["false"] == 1
-
-
 def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
+    Image.fromarray(np.zeros((4, 12), np.uint8)).save(tmp_path / "truth.png")
+    job = replace(image_job(tmp_path, size=(4, 6)), truth=PageFile(tmp_path / "truth.png"))
     with pytest.raises(DataError, match=r"truth\.png: image is 4 x 6, its mask 4 x 12 .*; they differ in proportions"):
-        scored(tmp_path, (4, 12))
-
-
-def test_a_true_mask_that_is_gone_is_named(tmp_path):
-    job = Job(
-        source=PageFile(tmp_path / "a.tif"), size=(4, 6), output=tmp_path / "a", truth=PageFile(tmp_path / "truth.png")
-    )
-    with pytest.raises(DataError, match=r"truth\.png"):
         score_labels(ClassFormat(CLASSES), TASK, job, np.zeros((4, 6), np.uint8))

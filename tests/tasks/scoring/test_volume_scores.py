@@ -18,9 +18,6 @@ from inference.report import print_scores
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.write import ClassFormat
-from tasks.objects.labels import pack_labels
-from tasks.objects.loss import Objects
-from tasks.objects.write import ObjectFormat
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.scoring.boundary import boundary_scores, case_report, case_table, volume_entry
@@ -40,23 +37,10 @@ def true_file(tmp_path, request) -> Path:
     return tmp_path / request.param
 
 
-def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
+def test_a_volume_is_scored_by_all_its_slices_and_its_surfaces_with_its_own_spacing(tmp_path, true_file):
     scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED)
     assert scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
     assert "hd95_mm" not in scores.entries[0]
-
-
-def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
-    ids = np.zeros((3, 4, 5), np.uint8)
-    ids[:, 1:3, 1:4] = 1
-    ids[2, 0, 0] = 2
-    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    scores = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
-    assert [scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
-    assert scores.areas is None
-
-
-def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
     scores = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
     assert scores.entries[0]["hd95_mm"][1] == boundary_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).distances[1]
 
@@ -153,24 +137,17 @@ def case(name: str, dice: list[float | None], hd95: list[float | None], missed: 
     return {"image": name, "dice": dice, "iou": dice, "hd95_mm": hd95, "missed": missed}
 
 
-@pytest.fixture
-def case_scores() -> dict:
+def test_cases_are_averaged_class_by_class_and_distances_over_the_cases_that_have_them():
     """The report of two cases, in the second of which the second class is missed, and the third is nowhere."""
     cases = [
         case("a", [1.0, 0.5, 0.2], [0.0, 2.0, None], [False, False, False]),
         case("b", [1.0, 0.7, None], [0.0, None, None], [False, True, False]),
     ]
-    return case_report(cases, ["sky", "land", "sea"])
-
-
-def test_cases_are_averaged_class_by_class_without_the_background(case_scores):
+    case_scores = case_report(cases, ["sky", "land", "sea"])
     assert case_scores["cases"] == 2
     assert case_scores["classes"] == ["land", "sea"]
     assert case_scores["dice"] == pytest.approx([0.6, 0.2])
     assert case_scores["mean_dice"] == pytest.approx(0.4)
-
-
-def test_distances_are_averaged_over_the_cases_that_have_them(case_scores):
     assert case_scores["hd95_mm"] == [2.0, None]
     assert case_scores["mean_hd95_mm"] == 2.0
     assert case_scores["dice_cases"] == [2, 1]

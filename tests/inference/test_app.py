@@ -93,17 +93,12 @@ def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path)
     assert [picture.size for picture in pictures(html)] == [(30, 40)] * 2
 
 
-def test_the_browser_is_given_the_mask_in_colors_and_the_overlay_of_predict_py(page, model, images):
+def test_the_browser_is_given_mask_and_overlay_of_predict_py_with_the_share_of_each_class(page, model, images):
     html, _ = page(str(images / "a.png"))
     indices, colors = Predictor(model).mask(images / "a.png"), class_colors((10, 200, 255))
     mask, shown = (np.asarray(picture) for picture in pictures(html))
     np.testing.assert_array_equal(mask, colorize(indices, colors))
     np.testing.assert_array_equal(shown, outlined_overlay(np.asarray(Image.open(images / "a.png")), indices, colors))
-
-
-def test_the_legend_has_each_class_and_its_share(page, model, images):
-    html, _ = page(str(images / "a.png"))
-    indices = Predictor(model).mask(images / "a.png")
     legend = re.findall(r"</span>(\w+) ([\d.]+)%</li>", html)
     assert [name for name, _ in legend] == ["sky", "land", "sea"]
     shares = [100 * (indices == index).mean() for index in range(3)]
@@ -128,16 +123,6 @@ def test_names_of_classes_are_no_html(tmp_path):
     assert "background: rgb(4, 5, 6)" in html
 
 
-@pytest.fixture(scope="module")
-def too_large(tmp_path_factory) -> Path:
-    """A folder with an image that is too large by its header, and one that is by its bytes."""
-    folder = tmp_path_factory.mktemp("large")
-    large_png(folder / "large.png")
-    with (folder / "heavy.tif").open("wb") as file:
-        file.truncate(100_000_001)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -145,12 +130,16 @@ def too_large(tmp_path_factory) -> Path:
         ("heavy.tif", "100.0 MB"),
     ],
 )
-def test_an_image_that_is_too_large_is_sent_to_predict_py(page, too_large, name, size):
-    html, mask = page(str(too_large / name))
+def test_an_image_that_is_too_large_is_sent_to_predict_py(page, name, size, tmp_path):
+    """A folder with an image that is too large by its header, and one that is by its bytes."""
+    large_png(tmp_path / "large.png")
+    with (tmp_path / "heavy.tif").open("wb") as file:
+        file.truncate(100_000_001)
+    html, mask = page(str(tmp_path / name))
     assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
     assert "predict.py" in html
     assert mask is None
-    assert not (too_large / "mask").exists()
+    assert not (tmp_path / "mask").exists()
 
 
 def test_without_a_file_nothing_is_shown(page):
@@ -423,7 +412,7 @@ def test_a_space_serves_the_masks_of_predict_py(space_answers, model, upload_fol
 
 
 @pytest.mark.slow
-def test_a_space_answers_bad_files_with_a_line(space_answers):
+def test_a_space_answers_bad_files_with_a_line_and_keeps_nothing(space_answers):
     html, mask = space_answers.cut
     assert html.startswith('<p role="alert">cut.png: image cannot be read')
     assert mask is None
@@ -431,10 +420,6 @@ def test_a_space_answers_bad_files_with_a_line(space_answers):
     assert html.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels')
     assert mask is None
     assert "Traceback" not in space_answers.errors
-
-
-@pytest.mark.slow
-def test_a_space_keeps_nothing(space_answers):
     assert space_answers.leftovers == []
 
 

@@ -13,7 +13,6 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
-from support.exports import KINDS, LITE0, PREPROCESS
 from support.in_process import run_predict
 from support.launches import launch, predict
 
@@ -25,6 +24,28 @@ from inference.export.onnx import export_onnx, write_onnx
 from inference.models import OnnxNetwork
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
+
+PREPROCESS = Preprocess(
+    scale=0.5,
+    mean=(90.0,) * 3,
+    std=(50.0,) * 3,
+    class_names=("a", "b", "c"),
+    class_values=((1, 2, 3), (4, 5, 6), (7, 8, 9)),
+)
+UNIT_RANGE = Preprocess(image_size=(40, 56), mean=(200.0,), std=(3.0,), detect_unit_range=True, pixel_types=("uint16",))
+PREPROCESS_OF_POINTS = Preprocess(scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3)
+LITE0 = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
+GREY_LITE0 = UNetConfig(1, 2, 4, 5, "instance", encoder=LITE0)
+POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
+KINDS = {
+    "instance": UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
+    "lite0": UNetConfig(3, 3, 4, 5, encoder=LITE0),
+    "half-size outputs": UNetConfig(3, 3, 4, 5, encoder=LITE0, output_stride=2),
+    "volumes": UNetConfig(1, 3, 4, 2, "instance", dims=3),
+    "flat volumes": UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
+    "unit range": UNetConfig(1, 2, 4, 2, preprocess=UNIT_RANGE),
+    "landmarks": UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS),
+}
 
 
 def network(norm: str, upsample: str) -> UNet:
@@ -38,9 +59,6 @@ NETWORKS = {
     "instance": ("instance", "bilinear"),
     "aligned": ("batch", "bilinear_aligned"),
 }
-
-
-GREY_LITE0 = UNetConfig(1, 2, 4, 5, "instance", encoder=LITE0)
 
 
 @pytest.fixture(scope="module", params=NETWORKS.values(), ids=NETWORKS)
@@ -62,21 +80,6 @@ def onnx_network(onnx_file):
 def test_an_onnx_file_holds_the_config_of_its_model(onnx_network):
     model, exported = onnx_network
     assert exported.config == model.config
-
-
-@pytest.mark.parametrize("side", ["input", "output"])
-def test_an_onnx_file_names_the_axes_that_may_have_any_size(onnx_file, side):
-    _, file = onnx_file
-    value = getattr(onnx.load(file).graph, side)[0]
-    batch, _, *axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
-    assert batch == "batch"
-    assert axes == ["height", "width"]
-
-
-def test_an_onnx_file_says_how_its_logits_are_decoded(onnx_file):
-    _, file = onnx_file
-    texts = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
-    assert texts["decoding"] == "the class of a pixel is the index of its largest logit"
 
 
 @pytest.mark.parametrize(

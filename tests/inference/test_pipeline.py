@@ -49,9 +49,12 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     assert (line in capsys.readouterr().out) is (name == "a.png")
 
 
-@pytest.fixture
-def full_memory(monkeypatch) -> Predictor:
-    """A predictor whose device has no memory left."""
+@pytest.mark.parametrize(
+    ("new_job", "side"),
+    [(lambda folder: picture_job(folder), 512), (lambda folder: volume_job(folder, None), 64)],
+    ids=["image", "volume"],
+)
+def test_an_input_that_does_not_fit_is_told_a_tile_that_does(tmp_path, new_job, side, monkeypatch):
     predictor = Predictor(network_of())
 
     def refuse(*arguments: object) -> None:
@@ -59,17 +62,8 @@ def full_memory(monkeypatch) -> Predictor:
 
     monkeypatch.setattr(predictor, "strips", refuse)
     monkeypatch.setattr(predictor, "logits_of_batch", refuse)
-    return predictor
-
-
-@pytest.mark.parametrize(
-    ("new_job", "side"),
-    [(lambda folder: picture_job(folder), 512), (lambda folder: volume_job(folder, None), 64)],
-    ids=["image", "volume"],
-)
-def test_an_input_that_does_not_fit_is_told_a_tile_that_does(tmp_path, full_memory, new_job, side):
     job = new_job(tmp_path)
-    ((_, outcome),) = PredictionPipeline(full_memory, writer_of(full_memory), set()).run([[job]])
+    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
     line = f"{job.name}: does not fit into memory; give --tile-size {side}, or a smaller one than before"
     assert str(outcome).startswith(line)
 

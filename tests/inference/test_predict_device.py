@@ -43,19 +43,6 @@ class Uploads(TorchDispatchMode):
         return out
 
 
-@pytest.fixture
-def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors the host gets each time it waits; they are zeros, since meta tensors have no values."""
-    counts = []
-
-    def zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
-        counts.append(len(tensors))
-        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-
-    monkeypatch.setattr(tasks.prediction, "download", zeros)
-    return counts
-
-
 SHAPES = [(100, 80), (90, 60)]
 IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
 
@@ -102,7 +89,15 @@ def test_an_ensemble_is_averaged_on_the_device_without_a_wait(device, step):
     assert all(strip.is_meta for strip in strips)
 
 
-def test_a_mask_takes_one_wait_with_its_probabilities(downloads):
+def test_a_mask_takes_one_wait_with_its_probabilities(monkeypatch):
+    """The host gets zeros, since meta tensors have no values."""
+    downloads = []
+
+    def zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
+        downloads.append(len(tensors))
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+
+    monkeypatch.setattr(tasks.prediction, "download", zeros)
     mask, probabilities = Predictor(network())(IMAGES[0])
     assert mask.dtype == np.uint8
     assert mask.shape == SHAPES[0]

@@ -6,7 +6,6 @@ Modules: inference/inputs.py, inference/network_inputs.py.
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +19,9 @@ from support.prediction import touch
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference.inputs import files_of_patterns
-from inference.true_masks import TruthFolder
 from runtime.errors import DataError
-from tasks.job import Job
 from tasks.objects.write import ObjectFormat
 from tasks.overlapping.write import OverlapFormat
-from unet import UNetConfig
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -34,16 +30,12 @@ def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")) == ["a.png", "sub/c.png"]
 
 
-@pytest.fixture
-def two_images(tmp_path) -> Path:
+def test_outputs_never_lie_among_inputs(model, fails_with, tmp_path):
     """A folder with a.jpg, and an image that is called as the overlay of it would be."""
     (tmp_path / "in").mkdir()
     for name in ("a.jpg", "a.overlay.png"):
         Image.new("RGB", (8, 8)).save(tmp_path / "in" / name)
-    return tmp_path / "in"
-
-
-def test_outputs_never_lie_among_inputs(model, two_images, fails_with):
+    two_images = tmp_path / "in"
     fails_with(predict(model, [two_images], two_images), "is a folder of inputs", 1)
 
 
@@ -111,24 +103,6 @@ def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
     assert result.returncode == 0, result.stderr
     assert Image.open(tmp_path / "out" / "a.png").size == (60, 40)
     assert Image.open(tmp_path / "out" / "b.png").size == (40, 60)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"II*\0\x08\0\0\0" + b"\xff" * 400, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 99],
-    ids=["empty", "tags", "PostScript", "zeros"],
-)
-def test_a_hostile_file_among_three_good_ones_costs_no_mask(tmp_path, model, content):
-    (tmp_path / "in").mkdir()
-    for name in "abc":
-        Image.new("RGB", (20, 16), (90, 50, 10)).save(tmp_path / "in" / f"{name}.png")
-    (tmp_path / "in" / "hostile.tif").write_bytes(content)
-    result = predict(model, [tmp_path / "in"], tmp_path / "out")
-    assert result.returncode == 1, result.stderr
-    assert "3 of 4 masks" in result.stdout, result.stderr
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png", "c.png"]
-    assert "Traceback" not in result.stderr
-    assert "hostile.tif" in result.stderr
 
 
 def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model):
@@ -257,29 +231,11 @@ def test_pages_that_are_channels_are_one_input_of_a_model_that_takes_as_many(tmp
     assert len(find_jobs([str(file)], tmp_path / "out", channels=3)) == 2
 
 
-@pytest.fixture
-def stack_file(tmp_path) -> Path:
-    """A TIFF of three pages."""
-    tifffile.imwrite(tmp_path / "s.tif", np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
-    return tmp_path / "s.tif"
-
-
-def jobs_of(file: Path, **options: Any) -> list[Job]:
-    """The jobs of a file."""
-    return find_jobs([str(file)], file.parent / "out", **options)
-
-
-def test_pages_are_images_that_are_numbered_from_one(stack_file):
-    jobs = jobs_of(stack_file)
-    assert [job.output.name for job in jobs] == ["s_0001", "s_0002", "s_0003"]
-    assert [job.size for job in jobs] == [(4, 5)] * 3
-    assert [job.source for job in jobs] == [PageFile(str(stack_file), page) for page in range(3)]
-
-
 @pytest.mark.parametrize("name", ["s.tif", "S.TIF"])
-def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
-    file = stack_file.rename(stack_file.with_name(name))
-    (stack,) = jobs_of(file, dims=3, spacing=(3.0, 1.0, 1.0))
+def test_a_stack_is_a_volume_where_a_spacing_is_known(name, tmp_path):
+    file = tmp_path / name
+    tifffile.imwrite(file, np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
+    (stack,) = find_jobs([str(file)], tmp_path / "out", dims=3, spacing=(3.0, 1.0, 1.0))
     assert stack.size == (3, 4, 5)
     assert stack.spacing == (3, 1, 1)
     assert stack.output.name == Path(name).stem
@@ -321,13 +277,6 @@ def test_pictures_are_predicted_by_every_name_that_their_formats_have(tmp_path, 
     result = run_predict("--model", model, "--input", tmp_path / "in", "--output", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert Image.open(tmp_path / "out" / "a.png").size == (20, 16)
-
-
-def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
-    touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
-    with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        TruthFolder(tmp_path / "truth", UNetConfig(), OverlapFormat(("a",))).with_truths([[job] for job in jobs])
 
 
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):

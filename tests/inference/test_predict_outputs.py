@@ -4,7 +4,6 @@ Modules: inference/requested_outputs.py, inference/output_folder.py, tasks/predi
 tasks/prediction_format.py, tasks/classes/write.py.
 """
 
-import csv
 import json
 import os
 import signal
@@ -14,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-import torch
 from PIL import Image
 from support.forks import ForkedRun
 from support.launches import ROOT, predict
 
-from unet import UNet, UNetConfig
+from unet import UNet
 
 
 def test_finished_outputs_are_kept_unless_overwriting_is_asked_for(model, photos, tmp_path):
@@ -162,27 +160,3 @@ def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path, name):
     left = {path.name for path in file.parent.iterdir()}
     assert {name, "one.overlay.png"} <= left
     assert "predict.json" not in left
-
-
-def test_objects_that_are_small_or_touch_the_border_are_left_out_where_asked(tmp_path):
-    torch.manual_seed(1)
-    task = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
-    UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task)).save_pretrained(tmp_path / "model")
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60), dtype=np.uint8)).save(tmp_path / "a.png")
-    counts = []
-    for number, flags in enumerate([[], ["--min-size", "20"], ["--drop-border"]]):
-        out = tmp_path / str(number)
-        result = predict(tmp_path / "model", [tmp_path / "a.png"], out, *flags)
-        assert result.returncode == 0, result.stderr
-        with (out / "objects.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        mask = np.asarray(Image.open(out / "a.png"))
-        sizes = np.bincount(mask.ravel())[1:]
-        assert len(rows) == len(sizes)
-        counts.append(len(rows))
-        if "--min-size" in flags:
-            assert sizes.min() >= 20
-        if "--drop-border" in flags:
-            assert not any(border.any() for border in (mask[0], mask[-1], mask[:, 0], mask[:, -1]))
-    assert 0 < counts[1] < counts[0]
-    assert 0 < counts[2] < counts[0]

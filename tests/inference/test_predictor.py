@@ -99,36 +99,26 @@ def test_an_ensemble_needs_models_of_the_same_classes_or_axes(other, line):
         Predictor(network_of(), ensemble=[other])
 
 
-@pytest.fixture
-def folds() -> list[UNet]:
-    """Two models of objects that differ in what was measured of their data."""
-    networks = []
-    for smallest, fills_holes in ((3, True), (5, False)):
-        task = Objects(Classes(("background", "cell")), smallest, fills_holes)
-        networks.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
-    return networks
-
-
 def test_networks_that_were_trained_predict_in_evaluation_mode():
     networks = [network_of(norm="batch").train() for _ in range(2)]
     Predictor(networks[0], ensemble=networks[1:])
     assert not any(network.training for network in networks)
 
 
-def test_an_ensemble_needs_models_of_the_same_task(folds):
+def test_an_ensemble_needs_models_of_the_same_task():
+    folds = []  # they differ in what was measured of their data
+    for smallest, fills_holes in ((3, True), (5, False)):
+        task = Objects(Classes(("background", "cell")), smallest, fills_holes)
+        folds.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
 
 
-@pytest.fixture
-def object_predictor() -> Predictor:
+def test_objects_come_with_the_numbers_in_their_mask():
     """A predictor of objects of one class, of any size."""
     torch.manual_seed(0)
     task = Objects(Classes(("background", "cell")), smallest=1)
-    return Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
-
-
-def test_objects_come_with_the_numbers_in_their_mask(object_predictor):
+    object_predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
     image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
     prediction = object_predictor(image)
     assert [detected.number for detected in prediction.objects] == list(range(1, prediction.mask.max() + 1))
@@ -154,18 +144,7 @@ def noted(network: UNet, batches: list[torch.Tensor]) -> UNet:
     return network
 
 
-PASSES = pytest.mark.parametrize(
-    ("mirrors", "tta", "passes"),
-    [(True, None, 2), (True, False, 1), (False, None, 1)],
-    ids=["mirrored", "not asked for", "without partners"],
-)
 LANDMARK_IMAGE = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
-
-
-def mirrored_network(mirrors: bool) -> UNet:
-    """A network of two points, each of which is the partner of the other."""
-    torch.manual_seed(0)
-    return landmark_network(Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors))
 
 
 def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
@@ -179,9 +158,14 @@ def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
     torch.testing.assert_close(strips, logits)
 
 
-@PASSES
+@pytest.mark.parametrize(
+    ("mirrors", "tta", "passes"),
+    [(True, None, 2), (True, False, 1), (False, None, 1)],
+    ids=["mirrored", "not asked for", "without partners"],
+)
 def test_logits_of_a_mirror_image_are_each_at_the_place_of_its_partner(mirrors, tta, passes):
-    predictor = Predictor(mirrored_network(mirrors), tta=tta)
+    torch.manual_seed(0)
+    predictor = Predictor(landmark_network(Landmarks(("a", "b"), partners=(1, 0), mirrors=mirrors)), tta=tta)
     logits, mirrored = (
         predictor.logits_of_batch([predictor.inputs(pixels)])[0] for pixels in (LANDMARK_IMAGE, LANDMARK_IMAGE[:, ::-1])
     )
@@ -341,24 +325,15 @@ def test_a_scale_is_refused_where_the_model_holds_its_own(model_folder):
         Predictor.from_pretrained(model_folder, scale=0.5)
 
 
-@pytest.fixture
-def pages() -> np.ndarray:
-    """Two images."""
-    return np.random.default_rng(0).integers(0, 255, (2, 8, 9), dtype=np.uint8)
-
-
-@pytest.fixture
-def balanced(pages) -> Predictor:
+@pytest.mark.parametrize("call", ["mask", "labels"])
+def test_a_mask_is_that_of_the_page_that_is_asked_for(tmp_path, call):
     """A predictor to which either class is at half of the pixels of the second image."""
+    pages = np.random.default_rng(0).integers(0, 255, (2, 8, 9), dtype=np.uint8)
     torch.manual_seed(0)
     network = network_of(norm="group")
     probabilities = Predictor(network)(pages[1]).probabilities
     network.head.conv.bias.data[0] -= float(np.median(np.log(probabilities[0] / probabilities[1])))
-    return Predictor(network)
-
-
-@pytest.mark.parametrize("call", ["mask", "labels"])
-def test_a_mask_is_that_of_the_page_that_is_asked_for(tmp_path, pages, balanced, call):
+    balanced = Predictor(network)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
     first, second = (balanced(page).mask for page in pages)
     assert not np.array_equal(first, second)

@@ -68,20 +68,6 @@ def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
     assert new_writer().is_finished(volume)
 
 
-@pytest.fixture
-def placed(monkeypatch) -> list[Path]:
-    """The files in the order in which they take their places."""
-    files = []
-    replace_file = Path.replace
-
-    def note(source: Path, target: Path) -> Path:
-        files.append(target)
-        return replace_file(source, target)
-
-    monkeypatch.setattr(Path, "replace", note)
-    return files
-
-
 KINDS = pytest.mark.parametrize(
     ("output_format", "task", "extensions"),
     [
@@ -94,7 +80,15 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
+def test_the_mask_of_an_image_takes_its_place_last(tmp_path, output_format, task, extensions, monkeypatch):
+    placed = []
+    replace_file = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        placed.append(target)
+        return replace_file(source, target)
+
+    monkeypatch.setattr(Path, "replace", note)
     job = image_job(tmp_path, size=(9, 7))
     write_logits(output_format, task, job, torch.zeros(task.outputs, 9, 7), extensions)
     assert placed[-1] == output_format.mask_file(job)

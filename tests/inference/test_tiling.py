@@ -109,23 +109,13 @@ def config(request) -> UNetConfig:
     return UNetConfig(base_channels=base_channels, norm=norm)
 
 
-def test_images_are_computed_whole_while_they_fit(config):
+def test_images_are_cut_where_they_do_not_fit_or_exact_tiles_cost_little(config):
     assert choose_tiling(config, (1080, 1440)) is None
-
-
-def test_images_that_hardly_fit_are_cut_where_exact_tiles_cost_little(config):
-    """Tiles of 960 fit for 16 channels; those of 64 channels would be mostly overlap."""
     is_cut = choose_tiling(config, (1080, 1920)) is not None
     assert is_cut == (config.norm == "batch" and config.base_channels == 16)
-
-
-def test_images_that_do_not_fit_are_cut_into_tiles_that_do(config):
     tiling = choose_tiling(config, (20_000, 30_000))
     assert tiling.exact == (config.norm == "batch")
     assert math.prod(tiling.size) * 32 * config.base_channels < 1.1 * 3 * 2**28
-
-
-LARGE = (20_000, 30_000)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +137,7 @@ def test_a_large_volume_is_cut_into_exact_tiles_where_the_smallest_of_them_fit(c
 
 def test_tiles_that_are_blended_share_half_of_their_shorter_side():
     config = UNetConfig(num_classes=150, base_channels=64, norm="group")
-    assert choose_tiling(config, LARGE) == Tiling((512, 768), (256, 256), (16, 16), exact=False)
+    assert choose_tiling(config, (20_000, 30_000)) == Tiling((512, 768), (256, 256), (16, 16), exact=False)
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,8 @@ def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, n
     assert find(suffixed, name) == PageFile(tmp_path / f"{name}_mask.png")
 
 
-def test_true_masks_of_pages_are_pages(tmp_path, suffixed):
+def test_true_masks_of_pages_are_pages_of_as_many(tmp_path, suffixed):
     assert find(suffixed, "stack", 1, 2) == PageFile(tmp_path / "stack.tif", 1)
-
-
-def test_true_masks_of_other_pages_are_refused(suffixed):
     with pytest.raises(DataError, match=r"stack\.tif: has 2 pages, the image 3"):
         find(suffixed, "stack", 0, 3)
 
@@ -204,8 +201,8 @@ def has_truth(folder: TruthFolder, pages: list[Job]) -> bool:
     return True
 
 
-@pytest.fixture
-def two_splits(tmp_path) -> Path:
+@pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
+def test_true_objects_are_those_of_all_splits(name, is_found, tmp_path):
     """Annotated images in train/ and test/, which has one without annotations too."""
     for split in ("train", "test"):
         touch(tmp_path, f"{split}/{split}.png")
@@ -213,12 +210,7 @@ def two_splits(tmp_path) -> Path:
         content = {"imagePath": f"{split}.png", "imageHeight": 3, "imageWidth": 4, "shapes": [shape]}
         (tmp_path / split / f"{split}.json").write_text(json.dumps(content))
     touch(tmp_path, "test/unlabeled.png")
-    return tmp_path
-
-
-@pytest.mark.parametrize(("name", "is_found"), [("train", True), ("test", True), ("unlabeled", False)])
-def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
-    assert has_truth(TruthFolder(two_splits, MODEL, objects_of("cell"), None), pages_of(name)) is is_found
+    assert has_truth(TruthFolder(tmp_path, MODEL, objects_of("cell"), None), pages_of(name)) is is_found
 
 
 @pytest.mark.parametrize(
@@ -265,16 +257,17 @@ def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
         TruthFolder(tmp_path, MODEL, OverlapFormat(("b", "c"))).with_truths(inputs)
 
 
-@pytest.fixture
-def class_folders(tmp_path) -> TruthFolder:
+def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_and_nothing_is_known_without_one(tmp_path):
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    return TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), "")
-
-
-def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
+    class_folders = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), "")
     files = (PageFile(str(tmp_path / "a" / "x.png")), PageFile(str(tmp_path / "b" / "x.png")))
     assert truth_in(class_folders, "x") == ClassMasks(files, (0, 1))
+    files = (PageFile(str(tmp_path / "a" / "sub" / "y.png")), PageFile(""))
+    assert truth_in(class_folders, "sub/y") == ClassMasks(files, (0, 1))
+    volume = truth_in(class_folders, "v")
+    assert volume.paths == (str(tmp_path / "a" / "v.nii.gz"),)
+    assert volume.layers.unknown == (1,)
 
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
@@ -287,14 +280,6 @@ def test_folders_of_classes_may_lie_in_the_folder_of_masks_of_a_data_set(tmp_pat
     touch(tmp_path, "images/x.png", "masks/a/x.png", "masks/b/x.png")
     files = tuple(PageFile(str(tmp_path / "masks" / name / "x.png")) for name in "ab")
     assert truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b"))), "x") == ClassMasks(files, (0, 1))
-
-
-def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
-    files = (PageFile(str(tmp_path / "a" / "sub" / "y.png")), PageFile(""))
-    assert truth_in(class_folders, "sub/y") == ClassMasks(files, (0, 1))
-    volume = truth_in(class_folders, "v")
-    assert volume.paths == (str(tmp_path / "a" / "v.nii.gz"),)
-    assert volume.layers.unknown == (1,)
 
 
 def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_path):

@@ -55,18 +55,6 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, vi
     assert len(network.inputs) == views
 
 
-def test_an_image_is_turned_by_each_quarter_and_mirrored():
-    batch = torch.randn(1, 2, 3, 3)
-    network = Seen(dims=2, turned=True)
-    logits = average_views(network, batch, Classes(("a", "b")))
-    torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
-    turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
-    wanted = turns + [turn.flip(3) for turn in turns]
-    assert len(network.inputs) == len(wanted) == 8
-    for view in wanted:
-        assert sum(torch.equal(view, other) for other in network.inputs) == 1
-
-
 @pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
 def test_points_alone_are_read_from_the_mirror_image_too(task):
     logits = torch.randn(2, 3, 4, 5)

@@ -43,8 +43,7 @@ def test_images_of_one_size_are_computed_together_up_to_an_eighth_of_a_megapixel
     assert [len(batch) for batch in batches[-2:]] == [1, 1]  # volumes
 
 
-@pytest.fixture
-def prepared(tmp_path, capsys) -> tuple[Work, str]:
+def test_work_is_done_and_recorded_on_images_that_have_no_mask(tmp_path, capsys):
     """The work on three images, one of which has a mask, in tiles by an ensemble, and what was printed."""
     (tmp_path / "in").mkdir()
     for name in "abc":
@@ -54,11 +53,7 @@ def prepared(tmp_path, capsys) -> tuple[Work, str]:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     predictor = Predictor(network_of(), ensemble=[network_of()], tile_size=16)
-    return prepare_work(args, predictor, writer_of(predictor)), capsys.readouterr().out
-
-
-def test_work_is_done_and_recorded_on_images_that_have_no_mask(tmp_path, prepared):
-    work, printed = prepared
+    work, printed = prepare_work(args, predictor, writer_of(predictor)), capsys.readouterr().out
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
     assert printed.count("images in tiles of 16 x 16") == 1
     assert "2 images in tiles" in printed

@@ -75,31 +75,22 @@ def description(package) -> dict:
     return yaml.safe_load((package / "rdf.yaml").read_text())
 
 
-def test_a_package_says_whose_it_is(description):
+def test_a_package_says_whose_it_is_what_it_takes_and_what_it_answers(description):
     assert [author["name"] for author in description["authors"]] == ["A. Person", "Another"]
     assert description["license"] == "MIT"
-
-
-def test_a_package_says_what_it_takes_as_well_as_what_it_answers(description):
     (image,), (answer,) = description["inputs"], description["outputs"]
     assert image["axes"][1]["channel_names"] == ["red", "green", "blue"]
     assert image["data"]["range"] == [0, 255]
     assert answer["axes"][1]["channel_names"] == ["sky", "land_and_sea"]
-
-
-def test_a_package_holds_the_config_of_its_model(description):
     config = yaml.safe_load(yaml.safe_dump(small_model().config.to_json()))
     assert description["config"]["unet_accelerate"]["config"] == config
 
 
-def test_a_package_has_the_checksums_of_its_files(package, description):
+def test_a_package_has_the_checksums_of_its_files_and_says_how_tiles_are_to_overlap(package, description):
     (image,), (answer,) = description["inputs"], description["outputs"]
     entries = [image["test_tensor"], answer["test_tensor"], *description["weights"].values()]
     for entry in entries:
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
-
-
-def test_a_package_says_how_tiles_are_to_overlap(package, description):
     assert "overlap by" in (package / description["documentation"]).read_text()
 
 
@@ -199,12 +190,9 @@ def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, p
     torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
 
 
-PLAIN_CONFIG = UNetConfig(3, 2, 4, 2)
-
-
 def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
-    assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(PLAIN_CONFIG).split()[0])
+    assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(UNetConfig(3, 2, 4, 2)).split()[0])
 
 
 POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}

@@ -37,20 +37,3 @@ def measured_blocks(config: UNetConfig, blocks: int) -> int:
 def test_the_reach_is_where_the_last_logit_changes(kernels, strides, upsample):
     config = UNetConfig(1, 2, 1, 2, dims=3, kernels=kernels, strides=strides, upsample=upsample)
     assert reach(config)[0] == measured_blocks(config, blocks=14) * config.divisors[0]
-
-
-def test_reach_of_an_encoder_is_measured_with_the_channels_of_its_own(monkeypatch):
-    configs = []
-
-    def refuse(config: UNetConfig) -> None:
-        configs.append(config)
-        raise NotImplementedError
-
-    monkeypatch.setattr("inference.tiling.receptive_field.UNet", refuse)
-    with pytest.raises(NotImplementedError):
-        reach(UNetConfig(depth=3, upsample="bilinear", encoder={"num_channels": 5}))
-    (config,) = configs
-    assert config.in_channels == 5
-    assert config.depth == 3
-    assert config.upsample == "bilinear"
-    assert config.encoder == {"num_channels": 5}

@@ -157,8 +157,8 @@ def test_check_data_ends_before_the_run(run, tmp_path, monkeypatch):
     assert result.exit_code == 1
 
 
-@pytest.fixture
-def placed_folder(tmp_path) -> Path:
+@pytest.mark.flags("--place", "--no-place")
+def test_place_takes_masks_at_their_place_in_the_world_and_no_place_pixel_by_pixel(tmp_path):
     """Two rasters with five rows without data, whose masks begin a pixel further to the right."""
     for number in range(2):
         bands, mask = scene(number, channels=4)
@@ -168,20 +168,15 @@ def placed_folder(tmp_path) -> Path:
         )
         shifted = NORTH_UP @ NORTH_UP.translation(1, 0)
         write_raster(tmp_path / "masks" / f"{number}.tif", mask[None], transform=shifted)
-    return tmp_path
-
-
-@pytest.mark.flags("--place", "--no-place")
-def test_place_takes_masks_at_their_place_in_the_world_and_no_place_pixel_by_pixel(placed_folder):
-    info = load_dataset_info(config("--dataset", placed_folder, "--place"))
+    info = load_dataset_info(config("--dataset", tmp_path, "--place"))
     _, target = TrainingDataset(info.train, info, info.preprocess()).load(0)
     assert info.channels == 4
     assert info.preprocess().place
     assert (target.mask[:5] == 255).all()
     assert (target.mask[:, 0] == 255).all()
-    info = load_dataset_info(config("--dataset", placed_folder, "--no-place"))
+    info = load_dataset_info(config("--dataset", tmp_path, "--no-place"))
     pixels, target = TrainingDataset(info.train, info, info.preprocess()).load(0)
-    image = np.array(Image.open(placed_folder / "images" / info.train.records.name(0)).convert("RGB"))
+    image = np.array(Image.open(tmp_path / "images" / info.train.records.name(0)).convert("RGB"))
     assert info.channels == 3
     assert not info.preprocess().place
     assert np.array_equal(pixels, np.moveaxis(image, 2, 0))

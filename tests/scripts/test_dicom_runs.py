@@ -12,6 +12,7 @@ import nibabel
 import numpy as np
 import pydicom
 import pytest
+import torch
 from PIL import Image
 from support.dicom import (
     GRIDS,
@@ -25,12 +26,31 @@ from support.dicom import (
     write_structures,
 )
 from support.in_process import run_predict, run_train
-from support.networks import copying, tiny
+from support.networks import tiny
 from support.volumes import write_nifti
 
 from data_utils.image_io.formats import Segments, VolumeFile
 from data_utils.image_io.volumes import read_label_volume
-from unet import UNet
+from unet import Preprocess, UNet, UNetConfig
+
+
+def copying(names: tuple[str, ...], thresholds: tuple[float, ...], **preprocess) -> UNet:
+    """A network of volumes whose classes are the levels of brightness between the thresholds, from 0 up."""
+    fields = {"class_names": names, "class_values": tuple(range(len(names)))} | preprocess
+    network = UNet(UNetConfig(1, len(names), dims=3, base_channels=1, depth=1, preprocess=Preprocess(**fields)))
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if not name.endswith(("running_var", "norm1.weight", "norm2.weight")):
+                tensor.zero_()
+        for block in (network.stem, network.ups[0].conv):
+            for conv in (block.conv1, block.conv2):
+                conv.weight[0, 0, 1, 1, 1] = 1  # the voxel itself; what comes from the level below counts 0
+        # a line for each class, of which the highest one changes at each threshold
+        for index in range(len(names)):
+            network.head.conv.weight[index] = index
+            network.head.conv.bias[index] = -sum(thresholds[:index])
+    return network.eval()
+
 
 SHAPE = (12, 14, 10)
 NAMES = ("background", "liver", "tumor")
@@ -60,12 +80,6 @@ def marks_in_segmentation(path: Path, affine: np.ndarray) -> np.ndarray:
     return bits_by_highdicom(path, affine, SHAPE)
 
 
-def marks_in_structures(path: Path, source: VolumeFile) -> np.ndarray:
-    """(D, H, W) in RAS orientation, as contours are read for training."""
-    segments = Segments((("liver", 1), ("tumor", 2)))
-    return read_label_volume(VolumeFile((str(path),), grid_of=source, segments=segments), "case")[0]
-
-
 @pytest.mark.parametrize(
     "names",
     [["LPS", "RAS", "PIR", "SLA", "ALI", "oblique"], pytest.param([*GRIDS], marks=pytest.mark.slow)],
@@ -81,8 +95,10 @@ def test_predictions_lie_on_what_is_bright_in_all_orientations_and_oblique_ones(
     for name, affine in grids.items():
         np.testing.assert_array_equal(marks_in_segmentation(tmp_path / "out" / f"{name}.dcm", affine), LEVELS)
         source = VolumeFile(tuple(map(str, sorted((tmp_path / "in" / name).iterdir()))), is_series=True)
-        structures = tmp_path / "out" / f"{name}.rtstruct.dcm"
-        np.testing.assert_array_equal(marks_in_structures(structures, source), upright(LEVELS, affine))
+        contours = str(tmp_path / "out" / f"{name}.rtstruct.dcm")
+        segments = Segments((("liver", 1), ("tumor", 2)))
+        marks, _ = read_label_volume(VolumeFile((contours,), grid_of=source, segments=segments), "case")
+        np.testing.assert_array_equal(marks, upright(LEVELS, affine))
         nifti = nibabel.as_closest_canonical(nibabel.load(tmp_path / "out" / f"{name}.nii.gz"))
         np.testing.assert_array_equal(np.asarray(nifti.dataobj).transpose(2, 1, 0), upright(LEVELS, affine))
         np.testing.assert_allclose(

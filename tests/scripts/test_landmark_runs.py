@@ -18,15 +18,14 @@ from support.points import NAMES, SIZE, WRITERS, write_dots
 from support.rasters import write_raster
 
 from data_utils.config import DataConfig
-from data_utils.point_states import ABSENT, PRESENT
+from data_utils.point_states import PRESENT
 from data_utils.sources.points import files
 from inference import Predictor
 from inference.export.onnx import export_onnx
-from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 from tasks.landmarks.loss import Landmarks
 from train_utils.dataset import load_dataset_info
-from unet import UNet, UNetConfig
+from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--base-channels", "8", "--augment", "mirror"]
 FLAGS += ["--optimizer", "muon", "--learning-rate", "0.01"]
@@ -90,7 +89,7 @@ def predicted(run: Run, folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return output
 
 
-def test_predicted_points_are_scored_and_an_empty_cell_means_what_it_meant_in_training(predicted):
+def test_predicted_points_are_scored_and_come_in_the_format_of_the_data(predicted):
     metrics = metrics_of(predicted)
     assert metrics["median_radial_error"] < 1.5
     assert metrics["images"] == 24
@@ -98,9 +97,6 @@ def test_predicted_points_are_scored_and_an_empty_cell_means_what_it_meant_in_tr
     assert set(metrics["by_landmark"]) == set(NAMES)
     assert metrics["absent"] + metrics["present"] == 72
     assert metrics["presence_auroc"] > 0.9
-
-
-def test_predicted_points_come_in_the_format_of_the_data(predicted):
     table = files.read_written(predicted / "points.csv", "deeplabcut")
     single = files.read_written(predicted / "frame_00.csv", "deeplabcut")
     assert table.names == NAMES
@@ -177,13 +173,6 @@ def test_scores_in_the_formats_of_other_programs_are_the_same(run, folder, of_ot
     np.testing.assert_allclose(of_other_program.scores, scores, rtol=1e-9)
 
 
-def test_points_in_the_formats_of_other_programs_are_scored_again(folder, of_other_program):
-    model, output, truth = of_other_program.model, of_other_program.output, of_other_program.data
-    again = predict(model, [folder / "images"], output, "--truth", truth)
-    assert "24 of 24 files of points are there already" in again.stdout
-    np.testing.assert_allclose(scores_of(model, folder / "images", output, truth), of_other_program.scores, rtol=1e-9)
-
-
 def test_points_are_written_in_the_formats_of_other_programs(layout, of_other_program):
     extension = files.FORMATS[layout].extension
     assert files.read(of_other_program.output / f"frame_00{extension}").layout == layout
@@ -199,15 +188,6 @@ def test_points_of_all_images_are_joined_where_the_format_holds_several(layout, 
     assert joined.is_predicted
 
 
-@pytest.fixture
-def network() -> UNet:
-    """A network for points of which the first two change places in the mirror, with random weights."""
-    torch.manual_seed(0)
-    task = Landmarks(NAMES, partners=(1, 0, 2))
-    network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config())).eval()
-    return network.requires_grad_(False)
-
-
 @pytest.mark.parametrize(("augment", "is_mirrored"), [("none", False), ("mirror", True)])
 def test_mirror_images_are_averaged_if_training_has_seen_them(folder, augment, is_mirrored):
     info = load_dataset_info(DataConfig(dataset=str(folder), augment=augment))
@@ -218,18 +198,6 @@ def test_mirror_images_are_averaged_if_training_has_seen_them(folder, augment, i
     assert task.meaning == other.meaning
     assert task.ensemble_task([other]).averages_mirrored == is_mirrored
     assert other.ensemble_task([task]).averages_mirrored == is_mirrored
-
-
-def test_exact_tiles_change_nothing(network):
-    image = np.random.default_rng(0).integers(0, 255, (100, 120, 3), dtype=np.uint8)
-    whole, tiled = Predictor(network), Predictor(network, tile_size=48)
-    (tiling,) = tiled.tilings((100, 120))
-    assert tiling is not None
-    assert tiling.exact
-    assert whole.tilings((100, 120)) == [None]
-    for first, second in zip(whole.points(image), tiled.points(image), strict=True):
-        assert np.allclose(first.position, second.position, atol=1e-3)
-        assert first[2:] == pytest.approx(second[2:], abs=1e-5)
 
 
 def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
@@ -248,15 +216,9 @@ def test_a_run_does_not_go_on_with_other_points(folder, tmp_path):
         run_train(tmp_path / "run", *flags, "--max-steps", "2", "--classes", "tail", "--resume", "auto")
 
 
-@pytest.fixture(scope="module")
-def onnx_model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run's model as an ONNX file."""
-    file = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    export_onnx(UNet.from_pretrained(run.folder / "model"), file)
-    return file
-
-
-def test_an_onnx_file_finds_the_same_points(run, folder, onnx_model):
+def test_an_onnx_file_finds_the_same_points_and_writes_them_in_the_format_of_its_training(run, folder, tmp_path):
+    onnx_model = tmp_path / "model.onnx"
+    export_onnx(UNet.from_pretrained(run.folder / "model"), onnx_model)
     image = folder / "images" / "frame_03.png"
     own, exported = Predictor.from_pretrained(run.folder / "model"), Predictor.from_pretrained(onnx_model)
     assert exported.task == own.task
@@ -264,33 +226,10 @@ def test_an_onnx_file_finds_the_same_points(run, folder, onnx_model):
         assert first.name == second.name
         assert np.allclose(first.position, second.position, atol=0.01)
         assert first[2:] == pytest.approx(second[2:], abs=1e-3)
-
-
-def test_an_onnx_file_predicts_points_in_the_format_of_its_training(folder, onnx_model, tmp_path):
-    result = predict(onnx_model, [folder / "images" / "frame_03.png"], tmp_path)
+    result = predict(onnx_model, [image], tmp_path / "out")
     assert result.returncode == 0
     assert "precision" not in result.stdout  # it is float32, whatever the device has instructions for
-    assert (tmp_path / "frame_03.csv").exists()
-
-
-def test_the_page_draws_points(run, folder, tmp_path):
-    upload = tmp_path / "frame.png"
-    upload.write_bytes((folder / "images" / "frame_02.png").read_bytes())
-    page, file = PagePredictor(run.folder / "model")(str(upload))
-    assert "<figcaption>Overlay</figcaption>" in page
-    assert "nose" in page
-    assert file is not None
-    assert files.read_written(Path(file), "deeplabcut").names == NAMES
-
-
-def test_absent_points_have_a_low_presence(run, folder):
-    table = files.FORMATS["deeplabcut"].read(folder / "points.csv").with_absence("not-there")
-    predictor = Predictor.from_pretrained(run.folder / "model")
-    presence = []
-    for image in table.images:
-        presence.append([landmark.presence for landmark in predictor.points(folder / "images" / image)])
-    is_absent = table.states == ABSENT
-    assert np.median(np.array(presence)[is_absent]) < 0.5 < np.median(np.array(presence)[~is_absent])
+    assert (tmp_path / "out" / "frame_03.csv").exists()
 
 
 def test_true_points_that_are_not_there_are_a_one_line_error(run, folder, tmp_path, fails_with):

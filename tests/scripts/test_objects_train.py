@@ -17,8 +17,6 @@ from support.objects import discs, picture, write_discs
 
 import tasks.objects.loss
 from inference import Predictor
-from inference.export.onnx import export_onnx
-from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
 LENGTH = ["--max-steps", "60", "--eval-every", "30", "--checkpoint-every", "56"]
@@ -98,16 +96,13 @@ def test_ignored_numbers_of_true_masks_count_for_no_score(run, large, tmp_path):
     assert objects[1] == objects[0] - 1  # number 9, which is the ground too, is none
 
 
-def test_a_run_finds_the_task_in_label_images_and_learns_objects(run):
+def test_a_run_finds_the_task_in_label_images_learns_objects_and_reports_their_scores(run):
     assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
     assert max(run.values("eval/ap50")) > 0.5  # measured 0.75
     task = run.config["task"]
     assert task["name"] == "objects"
     assert task["classes"] == ["background", "object"]
     assert task["smallest"] > 1
-
-
-def test_a_run_records_and_reports_all_scores_of_objects(run):
     scores = {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"}
     assert scores | {"eval/missed", "eval/split", "eval/merged"} <= run.records[-1].keys()
     report = (run.folder / "report.html").read_text()
@@ -150,7 +145,7 @@ def predicted(run, large, tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, mask=mask, rows=rows, output=result.stdout)
 
 
-def test_the_table_of_objects_has_area_center_box_of_each_number_of_the_mask(predicted):
+def test_predicted_objects_are_scored_and_listed_with_area_center_and_box_of_each_number(predicted):
     assert predicted.mask.dtype == np.uint16
     assert [int(row["number"]) for row in predicted.rows] == list(range(1, predicted.mask.max() + 1))
     for row in predicted.rows[:5]:
@@ -159,9 +154,6 @@ def test_the_table_of_objects_has_area_center_box_of_each_number_of_the_mask(pre
         assert len(y) == int(row["area"])
         assert float(row["center_y"]) == pytest.approx(y.mean(), abs=0.01)
         assert box == [y.min(), x.min(), y.max() + 1, x.max() + 1]
-
-
-def test_predicted_objects_are_scored_with_their_maps_beside_them(predicted):
     metrics = json.loads((predicted.folder / "metrics.json").read_text())
     assert metrics["predicted"] == predicted.mask.max()
     assert metrics["ap50"] > 0.3
@@ -236,12 +228,6 @@ def test_the_table_of_all_images_joins_those_of_each(predicted_folder, name):
     assert len(own) == np.array(Image.open(predicted_folder.folder / name)).max()
 
 
-def test_the_coco_file_lists_the_objects_of_all_images(predicted_folder):
-    content = json.loads((predicted_folder.folder / "objects.json").read_text())
-    assert [image["file_name"] for image in content["images"]] == list(IMAGES)
-    assert len(content["annotations"]) == len(predicted_folder.rows)
-
-
 def test_the_table_of_all_images_is_made_of_masks_that_are_there_already(
     run, shared_folder, predicted_folder, tmp_path
 ):
@@ -252,12 +238,11 @@ def test_the_table_of_all_images_is_made_of_masks_that_are_there_already(
     assert rows_of(tmp_path / "out" / "objects.csv") == predicted_folder.rows
 
 
-@pytest.mark.parametrize("line", ["1,object,9", "1,object,9.5,1,1,1,1,1,1,1", "1,object,9,1,1,1,1,1,1,one", ""])
-def test_a_table_that_somebody_has_changed_is_named(run, shared_folder, tmp_path, line):
+def test_a_table_that_somebody_has_changed_is_named(run, shared_folder, tmp_path):
     predict(run.folder / "model", [shared_folder / "a"], tmp_path)
     table = tmp_path / "cell.objects.csv"
     header = table.read_text().splitlines()[0]
-    table.write_text(f"{header}\n{line}\n" if line else "number;class\n")
+    table.write_text(f"{header}\n1,object,9\n")
     result = predict(run.folder / "model", [shared_folder / "a"], tmp_path)
     assert result.returncode == 1
     assert result.stderr.count("failed:") == 1
@@ -318,13 +303,6 @@ def test_folders_of_one_object_masks_are_inputs_with_truth(run, samples, tmp_pat
     assert metrics["objects"] == sum(int(discs((60, 70), count, seed).max()) for seed, count in enumerate([9, 12, 0]))
 
 
-@pytest.mark.parametrize("inputs", ["*/images/*.png", "s1/images"])
-def test_images_of_samples_find_their_masks(run, samples, tmp_path, inputs):
-    result = predict(run.folder / "model", [samples / inputs], tmp_path, "--truth", samples)
-    assert result.returncode == 0, result.stderr
-    assert json.loads((tmp_path / "metrics.json").read_text())["objects"] > 5
-
-
 def test_an_image_that_no_sample_holds_has_no_mask(run, samples, tmp_path):
     shutil.copyfile(samples / "s1" / "images" / "photo1.png", tmp_path / "photo9.png")
     missing = predict(run.folder / "model", [tmp_path / "photo9.png"], tmp_path / "out", "--truth", samples)
@@ -349,45 +327,28 @@ def write_spheres(folder: Path, count: int) -> None:
             nibabel.save(nibabel.Nifti1Image(values.T, np.diag([2, 2, 3, 1])), folder / name / f"v{index}.nii.gz")
 
 
-@pytest.fixture(scope="module")
-def spheres(tmp_path_factory) -> SimpleNamespace:
+def test_objects_in_volumes_are_learned_and_listed_in_millimeters(tmp_path):
     """A run on volumes, and what it predicts of one: the `folder`, the `mask`, the table's `rows`, the `output`."""
     nibabel = pytest.importorskip("nibabel")
-    folder = tmp_path_factory.mktemp("spheres")
-    write_spheres(folder / "data", 6)
+    write_spheres(tmp_path / "data", 6)
     flags = [*FLAGS, "--task", "objects", "--crop-size", "16", "24", "28", "--batch-size", "2"]
     flags += ["--max-steps", "30", "--eval-every", "30"]
-    run = run_train(folder / "run", "--dataset", folder / "data", *flags)
+    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
     assert run.exit_code == 0, run.output
-    image, labels = folder / "data" / "images" / "v0.nii.gz", folder / "data" / "labels"
-    result = predict(run.folder / "model", [image], folder / "out", "--truth", labels, "--overlay")
+    image, labels = tmp_path / "data" / "images" / "v0.nii.gz", tmp_path / "data" / "labels"
+    result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", labels, "--overlay")
     assert result.returncode == 0, result.stderr
-    mask = np.asarray(nibabel.load(folder / "out" / "v0.nii.gz").dataobj)
-    rows = rows_of(folder / "out" / "v0.objects.csv")
-    return SimpleNamespace(run=run, mask=mask, rows=rows, output=result.stdout)
-
-
-def test_objects_in_volumes_are_learned(spheres):
+    mask = np.asarray(nibabel.load(tmp_path / "out" / "v0.nii.gz").dataobj)
+    rows = rows_of(tmp_path / "out" / "v0.objects.csv")
+    spheres = SimpleNamespace(run=run, mask=mask, rows=rows, output=result.stdout)
     assert spheres.run.values("eval/ap50")[-1] > 0.3, spheres.run.values("eval/ap50")  # measured 1
     assert "AP@0.5" in spheres.output
-
-
-def test_the_table_of_a_volume_is_in_millimeters(spheres):
     first = spheres.rows[0]
     center = np.argwhere(spheres.mask == 1).mean(axis=0) * [2, 2, 3]
     assert spheres.mask.shape == (28, 24, 16)
     assert len(spheres.rows) == spheres.mask.max()
     assert float(first["volume_mm3"]) == pytest.approx(12 * int(first["voxels"]), rel=1e-3)
     assert [float(first[name]) for name in ("x_mm", "y_mm", "z_mm")] == pytest.approx(center.tolist(), abs=0.01)
-
-
-def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
-    export_onnx(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
-    image = large / "images" / "large.png"
-    mask = Predictor.from_pretrained(run.folder / "model").mask(image)
-    exported = Predictor.from_pretrained(tmp_path / "model.onnx").mask(image)
-    assert mask.max() == exported.max()
-    assert (mask != exported).mean() < 1e-3
 
 
 def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):

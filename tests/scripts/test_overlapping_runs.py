@@ -5,7 +5,6 @@ Modules: tasks/overlapping/write.py, tasks/overlapping/show.py, inference/true_m
 
 import json
 from pathlib import Path
-from zipfile import ZipFile
 
 import nibabel
 import numpy as np
@@ -18,7 +17,6 @@ from support.overlaps import NAMES, labels_of, true_masks, write_overlaps
 from support.volumes import case, write_nifti
 
 from inference import Predictor
-from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 
 FLAGS = [*TINY, "--max-steps", "60", "--batch-size", "4", "--learning-rate", "0.01", "--class-weights", "auto"]
@@ -131,14 +129,6 @@ def test_one_image_may_be_written_as_a_tiff_of_pages(run, data, predicted, tmp_p
     assert (pages == written(predicted)[0]).all()
 
 
-def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_path):
-    pages = write_overlaps(tmp_path / "pages", 5, seed=1, layout="pages")
-    result = predict(run.folder / "model", [data / "val" / "images"], tmp_path / "out", "--truth", pages / "masks")
-    assert result.returncode == 0, result.stderr
-    first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (predicted, tmp_path / "out"))
-    assert first["iou"] == second["iou"]
-
-
 def test_unknown_pixels_of_true_masks_count_for_no_score(tmp_path):
     data, run = write_overlaps(tmp_path / "data", 5, seed=1), tmp_path / "run"
     for file in data.glob("masks/*/*.png"):
@@ -154,16 +144,6 @@ def test_unknown_pixels_of_true_masks_count_for_no_score(tmp_path):
         below = np.stack(true_masks(5, seed=1))[..., 20:, :], written(tmp_path / f"by {truth.name}")[..., 20:, :]
         assert report["iou"] == pytest.approx(iou(*below), abs=1e-15)
         assert np.sum(report["tables"]) == 5 * 3 * 20 * 56
-
-
-def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):
-    upload = tmp_path / "image.png"
-    upload.write_bytes((data / "val" / "images" / "00.png").read_bytes())
-    html, download = PagePredictor(run.folder / "model")(str(upload))
-    assert all(f"</span>{name} " in html for name in NAMES)
-    assert download is not None
-    assert download.endswith("image.zip")
-    assert ZipFile(download).namelist() == [f"{name}/image.png" for name in NAMES]
 
 
 def test_mask_of_a_predictor_has_a_bit_for_each_class(run, data, predicted):

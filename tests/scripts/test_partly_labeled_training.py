@@ -56,13 +56,10 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_run_learns_of_images_that_are_labeled_in_part(whole):
+def test_run_learns_of_images_that_are_labeled_in_part_and_names_classes_that_have_no_score(whole):
     losses = whole.values("train/loss")
     assert losses[-1] < losses[0]
     assert min(whole.values("eval/iou/red")) >= 0
-
-
-def test_classes_that_no_validation_image_is_labeled_for_have_no_score_and_are_named(whole):
     assert "no validation image is labeled for blue, which cannot be scored" in whole.output
     assert whole.values("eval/iou/blue") == [None, None]
     report = (whole.folder / "report.html").read_text()

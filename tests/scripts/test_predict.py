@@ -4,7 +4,6 @@ Modules: inference/predict_settings.py, inference/predictor.py, inference/models
 """
 
 import dataclasses
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -17,41 +16,14 @@ from accelerate.utils import DynamoBackend
 from PIL import Image
 from support.data_sets import load_info
 from support.launches import PROGRAMS, launch, predict
-from support.prediction import network_of, settings_of, touch
+from support.prediction import settings_of, touch
 
 from inference import Predictor
 from inference.requested_outputs import request_outputs
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import SettingsError
 from runtime.launch import compile_networks
 from tasks.objects.loss import Objects
 from unet import Preprocess, UNet, UNetConfig
-
-PLAIN_OPTIONS = {"ensemble": (), "scale": None, "tile_size": None, "overlap": None, "tta": None}
-
-
-@pytest.mark.parametrize(
-    ("flags", "options"),
-    [
-        ([], PLAIN_OPTIONS),
-        (["--ensemble", "n", "o"], PLAIN_OPTIONS | {"ensemble": ("n", "o")}),
-        (
-            ["--scale", "0.5", "--tile-size", "64", "--overlap", "8", "--tta"],
-            PLAIN_OPTIONS | {"scale": 0.5, "tile_size": 64, "overlap": 8, "tta": True},
-        ),
-    ],
-    ids=["none", "ensemble", "tiles"],
-)
-def test_a_model_is_opened_with_the_flags_that_say_how_it_predicts(monkeypatch, tmp_path, flags, options):
-    opened = []
-
-    def open_model(model: str, device: torch.device, **given_options: object) -> None:
-        opened.append((model, device.type, given_options))
-        raise ModelError("no such model")
-
-    monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
-    predict("m", ["i"], tmp_path, *flags)
-    assert opened == [("m", "cpu", options)]
-
 
 SIZES = {"a": (20, 30), "b": (33, 17), "sub/a": (1, 1), "sub/c": (64, 9), "sub/d": (12, 14)}  # of `photos`
 
@@ -103,18 +75,11 @@ def broken(photos, tmp_path_factory) -> Path:
     return bad
 
 
-@pytest.fixture(scope="module")
-def broken_call(model, photos, broken, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
-    """A call on two good files and six bad ones, and its outputs."""
-    output = tmp_path_factory.mktemp("out")
-    return predict(model, [broken, photos / "a.png"], output), output
-
-
 BROKEN = ("empty.png", "text.jpg", "header.tif", "zero.npy", "cut.png", "five.npy: has 5 channels, the model takes 3")
 
 
-def test_broken_files_are_named_at_the_end_and_the_masks_beside_them_are_written(broken_call):
-    result, output = broken_call
+def test_broken_files_are_named_at_the_end_and_the_masks_beside_them_are_written(model, photos, broken, tmp_path):
+    result = predict(model, [broken, photos / "a.png"], tmp_path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     failed = [line for line in result.stderr.splitlines() if "failed" in line]
@@ -122,7 +87,7 @@ def test_broken_files_are_named_at_the_end_and_the_masks_beside_them_are_written
     for text in BROKEN:
         assert len([line for line in failed if text in line]) == 1
     assert "2 of 8 masks" in result.stdout
-    assert sorted(path.name for path in output.iterdir()) == ["a.png", "fine.png", "predict.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "fine.png", "predict.json"]
 
 
 def test_files_that_fail_on_another_process_are_named_and_counted(model, photos, broken, tmp_path):
@@ -185,11 +150,15 @@ def tiled(model, tmp_path_factory) -> tuple[dict[str, str], Path]:
     return printed, folder
 
 
-def test_tiles_say_whether_they_are_exact(tiled):
+def test_tiles_say_whether_they_are_exact_and_write_the_probabilities_of_the_whole_image(tiled):
     printed, _ = tiled
     assert "tiles of" not in printed["whole"]
     assert "tiles of 96 x 96 overlapping by 48 (equal to the whole image's result)" in printed["tiles"]
     assert "tiles of 96 x 96 overlapping by 16 (blended, not exactly" in printed["blended"]
+    _, folder = tiled
+    whole, tiles, blended = (np.load(folder / name / "tall.npy") for name in TILES)
+    np.testing.assert_allclose(tiles, whole, atol=1e-6)
+    assert 1e-6 < np.abs(blended - whole).max() < 0.1
 
 
 @pytest.mark.parametrize("name", ["tall.png", "tall.overlay.png"])
@@ -197,13 +166,6 @@ def test_tiles_write_the_pictures_of_the_whole_image(tiled, name):
     _, folder = tiled
     one, other = (np.asarray(Image.open(folder / output / name)) for output in ("whole", "tiles"))
     assert (one != other).mean() < 1e-4  # a tie may be rounded either way
-
-
-def test_tiles_write_the_probabilities_of_the_whole_image(tiled):
-    _, folder = tiled
-    whole, tiles, blended = (np.load(folder / name / "tall.npy") for name in TILES)
-    np.testing.assert_allclose(tiles, whole, atol=1e-6)
-    assert 1e-6 < np.abs(blended - whole).max() < 0.1
 
 
 def test_tta_is_the_mean_over_the_eight_flips_and_turns():
@@ -248,11 +210,6 @@ def networks(model, tmp_path_factory) -> tuple[list[UNet], list[Path]]:
     return networks, folders
 
 
-def mean_probabilities(networks: list[UNet], image: Path, **tiles: int) -> np.ndarray:
-    """The mean of what each network says alone."""
-    return np.mean([Predictor(network, **tiles)(image).probabilities for network in networks], axis=0)
-
-
 @pytest.mark.parametrize(
     ("flags", "tiles"),
     [([], {}), (["--tile-size", "16", "--overlap", "0"], {"tile_size": 16, "overlap": 0})],
@@ -262,7 +219,7 @@ def test_an_ensemble_is_the_mean_of_its_models(model, networks, photos, tmp_path
     members, folders = networks
     result = predict(model, [photos / "b.jpg"], tmp_path, "--ensemble", *folders, "--probabilities", *flags)
     assert result.returncode == 0, result.stderr
-    expected = mean_probabilities(members, photos / "b.jpg", **tiles)
+    expected = np.mean([Predictor(member, **tiles)(photos / "b.jpg").probabilities for member in members], axis=0)
     np.testing.assert_allclose(np.load(tmp_path / "b.npy"), expected, rtol=0, atol=1e-6)  # float32
 
 
@@ -328,20 +285,6 @@ def test_an_image_that_does_not_fit_into_memory_is_named_with_a_tile_size_that_f
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
 
 
-@pytest.mark.parametrize(
-    ("output", "file", "folder"),
-    [
-        ("out/mask.PNG", Path("out/mask.PNG"), Path("out")),
-        ("out/mask.tiff", Path("out/mask.tiff"), Path("out")),
-        ("out", None, Path("out")),
-    ],
-)
-def test_an_output_that_ends_as_a_picture_is_the_file_of_the_only_mask(output, file, folder):
-    args = settings_of("--output", output)
-    assert args.file == file
-    assert args.output == folder
-
-
 def test_an_output_that_is_there_is_a_file_or_folder_as_it_is(tmp_path):
     touch(tmp_path, "old.png")
     (tmp_path / "folder.png").mkdir()
@@ -370,12 +313,6 @@ OBJECTS = Objects().to_config()
 NO_COCO = "--coco: is for models of objects in images, which this is not"
 
 
-def check_flags(flags: str, options: dict) -> None:
-    """Check the flags of a call with a network of these options."""
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
-    request_outputs(settings_of(*flags.split()), predictor)
-
-
 @pytest.mark.parametrize(
     ("options", "flags", "line"),
     [
@@ -390,23 +327,9 @@ def check_flags(flags: str, options: dict) -> None:
     ],
 )
 def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
     with pytest.raises(SettingsError, match=f"^{line}"):
-        check_flags(flags, options)
-
-
-@pytest.mark.parametrize(
-    ("flags", "extensions"),
-    [
-        ([], (".png",)),
-        (["--overlay"], (".png", ".overlay.png")),
-        (["--probabilities"], (".png", ".npy")),
-        (["--uncertainty"], (".png", ".uncertainty.png")),
-        (["--polygons", "gpkg"], (".png", ".gpkg")),
-        (["--polygons", "gpkg", "--overlay"], (".png", ".overlay.png", ".gpkg")),
-    ],
-)
-def test_each_flag_of_a_file_has_its_extension(flags, extensions):
-    assert request_outputs(settings_of(*flags), Predictor(network_of())).extensions == extensions
+        request_outputs(settings_of(*flags.split()), predictor)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,32 +53,19 @@ def test_a_run_learns(trained_run):
     assert losses(trained_run)[-1] < 0.75 * losses(trained_run)[0]
 
 
-@pytest.fixture(scope="module")
-def events(trained_run):
+def test_tensorboard_holds_the_scalars_of_metrics_jsonl_and_pictures_with_the_confusion_matrix(trained_run):
     """What TensorBoard reads of the run."""
+    last_evaluation = [record for record in records(trained_run) if "eval/mean_iou" in record][-1]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(trained_run / "tensorboard"), size_guidance={"images": 0})
     events.Reload()
-    return events
-
-
-@pytest.fixture(scope="module")
-def last_evaluation(trained_run) -> dict:
-    """The last record of metrics.jsonl that has scores."""
-    return [record for record in records(trained_run) if "eval/mean_iou" in record][-1]
-
-
-def test_tensorboard_holds_the_scalars_of_metrics_jsonl(events, last_evaluation):
     scalars = {*events.Tags()["scalars"]}
     score = events.Scalars("eval/mean_iou")[-1]
     assert {key for key in last_evaluation if "/" in key} <= scalars
     assert "train/loss" in scalars
     assert score.value == np.float32(last_evaluation["eval/mean_iou"])  # as it keeps numbers
     assert score.step == last_evaluation["step"]
-
-
-def test_tensorboard_holds_pictures_with_the_confusion_matrix(events, last_evaluation):
     matrix = events.Images("eval/confusion_matrix")[-1]
     names = [key.removeprefix("eval/iou/") for key in last_evaluation if key.startswith("eval/iou/")]
     height, width, _ = matrix_picture(np.eye(2), names).shape
@@ -89,16 +75,9 @@ def test_tensorboard_holds_pictures_with_the_confusion_matrix(events, last_evalu
     assert matrix.width == width
 
 
-@pytest.fixture(scope="module")
-def evaluated_runs(tmp_path_factory) -> SimpleNamespace:
-    """A run that evaluates `often`, with pictures, and one that does so `once`, at its end, without.
-
-    Returns the steps of the `pictures`, and the `modes` of the layers that training and evaluation call too: whether a
-    layer trains, and whether autograd is on.
-    """
-    folder = tmp_path_factory.mktemp("evaluated")
-    write_folder(folder / "data" / "train", 4, seed=0, size=(16, 24))
-    write_folder(folder / "data" / "val", 2, seed=1, size=(16, 24))
+def test_an_evaluation_takes_pictures_and_leaves_steps_and_tensors_as_they_were(tmp_path, monkeypatch):
+    write_folder(tmp_path / "data" / "train", 4, seed=0, size=(16, 24))
+    write_folder(tmp_path / "data" / "val", 2, seed=1, size=(16, 24))
     modes, pictures = set(), []
 
     def note(layer: nn.Module, inputs: tuple) -> None:
@@ -107,36 +86,26 @@ def evaluated_runs(tmp_path_factory) -> SimpleNamespace:
 
     flags = ["--base-channels", "2", "--depth", "1", "--norm", "batch", "--dropout", "0.5", "--ema-decay", "0.9"]
     flags += ["--plan", "none", "--num-workers", "0", "--batch-size", "4", "--max-steps", "3", "--log-every", "1"]
-    flags += ["--tracker", "none", "--dataset", folder / "data", "--eval-every"]
-    with pytest.MonkeyPatch.context() as patch, register_module_forward_pre_hook(note):
-        patch.setattr(train.RunLog, "write_results", lambda *arguments: None)
-        patch.setattr(Tracker, "pictures", lambda tracker, step, panels: pictures.append(step))
-        patch.setattr(ClassSection, "figures", lambda section, scores: [])  # those that no network makes
-        once = run_train(folder / "once", *flags, "3")
-        patch.setattr(Tracker, "takes_pictures", True)
-        often = run_train(folder / "often", *flags, "1")
+    flags += ["--tracker", "none", "--dataset", tmp_path / "data", "--eval-every"]
+    monkeypatch.setattr(train.RunLog, "write_results", lambda *arguments: None)
+    monkeypatch.setattr(Tracker, "pictures", lambda tracker, step, panels: pictures.append(step))
+    monkeypatch.setattr(ClassSection, "figures", lambda section, scores: [])  # those that no network makes
+    with register_module_forward_pre_hook(note):
+        once = run_train(tmp_path / "once", *flags, "3")
+        monkeypatch.setattr(Tracker, "takes_pictures", True)
+        often = run_train(tmp_path / "often", *flags, "1")
     assert often.exit_code == 0, often.output
     assert once.exit_code == 0, once.output
-    return SimpleNamespace(often=often, once=once, pictures=pictures, modes=modes)
-
-
-def test_an_evaluation_takes_pictures_where_the_tracker_shows_them(evaluated_runs):
-    assert evaluated_runs.pictures == [1, 2, 3]
-    assert evaluated_runs.often.steps("eval/loss") == [1, 2, 3]
-    assert evaluated_runs.once.steps("eval/loss") == [3]
-
-
-def test_an_evaluation_leaves_steps_and_tensors_as_they_were(evaluated_runs):
-    """Modes of layers and of autograd, weights and running statistics are put back."""
-    assert evaluated_runs.often.values("train/loss") == evaluated_runs.once.values("train/loss")
+    assert pictures == [1, 2, 3]
+    assert often.steps("eval/loss") == [1, 2, 3]
+    assert once.steps("eval/loss") == [3]
+    assert often.values("train/loss") == once.values("train/loss")
     for kind in ("model", "average", "optimizer"):
-        assert different_tensors(evaluated_runs.often.tensors(3, kind), evaluated_runs.once.tensors(3, kind)) == []
-
-
-def test_running_statistics_are_averaged_too(evaluated_runs):
-    weights = evaluated_runs.once.weights(3)
+        assert different_tensors(often.tensors(3, kind), once.tensors(3, kind)) == []
+    weights = once.weights(3)
     floats = {name for name, value in weights.items() if value.is_floating_point()}
-    assert evaluated_runs.once.tensors(3, "average").keys() == floats
+    assert once.tensors(3, "average").keys() == floats
+    assert modes == {(True, True), (False, False)}  # a layer trains and autograd is on, or neither
 
 
 def test_predict_reproduces_the_score_that_training_reported(trained_run, tiny_folder, tmp_path):
@@ -148,7 +117,6 @@ def test_predict_reproduces_the_score_that_training_reported(trained_run, tiny_f
 
 
 COMMON = ["--max-steps", "4", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
-LONG = ["--max-steps", "20"]
 UNCLIPPED = ["--max-grad-norm", "0"]  # clipping would hide a gradient that is too large by a factor
 
 
@@ -175,11 +143,6 @@ def one_process(tiny_folder, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def unclipped(tiny_folder, tmp_path_factory) -> Path:
     return run_here(tiny_folder, tmp_path_factory.mktemp("unclipped") / "run", *UNCLIPPED).folder
-
-
-@pytest.fixture(scope="module")
-def long_run(tiny_folder, tmp_path_factory) -> Path:
-    return run_here(tiny_folder, tmp_path_factory.mktemp("long") / "run", *LONG).folder
 
 
 def column(output: Path, key: str) -> list[float]:
@@ -210,9 +173,10 @@ def test_accumulation_changes_neither_losses_nor_scores(tiny_folder, one_process
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "flags"), [(2, []), (3, ["--micro-batch-size", "2"])])
-def test_processes_change_neither_losses_nor_scores_in_20_steps(tiny_folder, long_run, tmp_path, processes, flags):
-    run_in_processes(tiny_folder, tmp_path / "run", processes, *LONG, *flags)
-    check_same_losses_and_scores(tmp_path / "run", long_run, steps=20)
+def test_processes_change_neither_losses_nor_scores_in_20_steps(tiny_folder, tmp_path, processes, flags):
+    run_here(tiny_folder, tmp_path / "one", "--max-steps", "20")
+    run_in_processes(tiny_folder, tmp_path / "run", processes, "--max-steps", "20", *flags)
+    check_same_losses_and_scores(tmp_path / "run", tmp_path / "one", steps=20)
 
 
 def test_compressed_gradients_train_almost_the_same(tiny_folder, one_process, tmp_path):
@@ -238,23 +202,19 @@ def test_scores_are_the_same_on_any_number_of_processes(trained_run, tiny_folder
     assert scores == scores_of_one
 
 
-ACCUMULATED = [*TINY, "--max-steps", "1", "--tracker", "none", "--batch-size", "4"]
-
-
 def test_accumulation_comes_from_the_profile(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2")
-    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *ACCUMULATED)
+    flags = [*TINY, "--max-steps", "1", "--tracker", "none", "--batch-size", "4"]
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *flags)
     assert run.exit_code == 0, run.output
     assert "gradient_accumulation_steps 2" in run.output
     assert "4 in a step = 2 in a micro-batch x 1 process x 2 accumulation steps" in run.output
 
 
-@pytest.fixture(scope="module")
-def with_ignored_value(tmp_path_factory) -> Run:
+def test_an_ignored_value_is_no_class_in_images_of_several_sizes(tmp_path):
     """A run on masks 0/1 with a border of 7 to ignore, and images of two sizes, a split of them for validation."""
-    root = tmp_path_factory.mktemp("ignored")
-    folder = write_folder(root / "data", 6, seed=2, values=(0, 1))
-    other = write_folder(root / "other", 6, seed=3, values=(0, 1), size=(33, 70))
+    folder = write_folder(tmp_path / "data", 6, seed=2, values=(0, 1))
+    other = write_folder(tmp_path / "other", 6, seed=3, values=(0, 1), size=(33, 70))
     for kind in ("images", "masks"):
         for file in (other / kind).iterdir():
             file.rename(folder / kind / f"other_{file.name}")
@@ -264,12 +224,8 @@ def with_ignored_value(tmp_path_factory) -> Run:
         Image.fromarray(mask).save(file)
     flags = ["--epochs", "1", "--ignore-index", "7", "--tracker", "none", "--val-fraction", "0.3", "--scale", "0.7"]
     flags += ["--classes", "0=sky,1=cell", "--loss", "focal+dice"]
-    run = run_train(root / "run", "--dataset", folder, *TINY, *flags)
-    assert run.exit_code == 0, run.output
-    return run
-
-
-def test_an_ignored_value_is_no_class_in_images_of_several_sizes(with_ignored_value):
+    with_ignored_value = run_train(tmp_path / "with_ignored_value", "--dataset", folder, *TINY, *flags)
+    assert with_ignored_value.exit_code == 0, with_ignored_value.output
     assert "8 training and 4 validation images" in with_ignored_value.output
     scores = {key for key in with_ignored_value.records[-1] if key.startswith("eval/iou/")}
     assert with_ignored_value.config["num_classes"] == 2
@@ -296,14 +252,6 @@ def test_crops_of_a_large_image_train_with_strong_augmentation(tiny_folder, tmp_
     assert "15 training" in run.output
     assert len(run.values("train/loss")) == 4
     assert np.isfinite(run.values("train/loss")).all()
-
-
-def test_run_that_predicts_one_class_only_says_so(tmp_path):
-    folder = write_folder(tmp_path / "data", 4, seed=0)
-    flags = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none"]
-    run = run_train(tmp_path / "run", "--dataset", folder, *TINY, *flags)
-    assert run.exit_code == 0, run.output
-    assert "only 'background' was predicted" in run.output or "only 'foreground' was predicted" in run.output
 
 
 def other_machine(data_cache: Path) -> Callable:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 from support.in_process import run_predict
-from support.inputs import find_jobs
 from support.prediction import settings_of, volume_job, write_logits
 from support.volumes import write_nifti
 
@@ -30,7 +29,6 @@ from inference.pipeline import PredictionPipeline
 from inference.requested_outputs import RequestedOutputs
 from inference.tiling.planning import Tiling, choose_tiling
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import strips_at_sizes
 from inference.tiling.stream import stream_logits
 from inference.work import prepare_work
 from runtime.errors import ImageError
@@ -183,26 +181,6 @@ def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(
         assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
 
 
-def joined(model: UNet, image: torch.Tensor) -> list[torch.Tensor]:
-    """The strips in which an evaluation has the logits of a volume."""
-    (strips,) = strips_at_sizes(model, image[None], [image.shape[1:]], model.config)
-    return list(strips)
-
-
-def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkeypatch):
-    model, image = network(norm="group"), torch.rand(1, 40, 30, 36, dtype=torch.float64)
-    with torch.inference_mode():
-        (whole,) = joined(model, image)
-        assert torch.equal(whole, model(image[None]))
-        monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
-        tiling = choose_tiling(model.config, image.shape[1:])
-        assert tiling.size == (20, 20, 20)
-        monkeypatch.setattr(inference.tiling.stream, "STRIP_BYTES", 3 * 4 * 2 * 30 * 36)
-        strips = joined(model, image)
-        assert len(strips) > 10
-        assert torch.equal(torch.cat(strips, dim=2)[0], tiled(model, image, tiling))
-
-
 GRIDS = {
     "RAS": affine("RAS", (1, 1, 1)),
     "LPS": affine("LPS", (1, 1, 1)),
@@ -235,31 +213,24 @@ def written(request, tmp_path_factory) -> WrittenVolume:
     return WrittenVolume(image, job, predictor.mask(job.image))
 
 
-def test_a_mask_has_the_grid_and_the_header_of_its_volume(written):
-    mask = nibabel.load(written.job.file(MASK))
-    assert mask.shape == written.image.shape
-    np.testing.assert_array_equal(mask.affine, nibabel.load(written.job.image).affine)
-    assert mask.header["descrip"] == b"of a phantom"
-    assert mask.header.get_xyzt_units() == written.image.header.get_xyzt_units()
-
-
-def test_a_mask_in_its_file_is_what_the_predictor_says_in_ras_orientation(written):
+def test_a_mask_has_the_grid_of_its_volume_and_is_what_the_predictor_says_in_ras_orientation(written):
     file = nibabel.load(written.job.file(MASK))
+    assert file.shape == written.image.shape
+    np.testing.assert_array_equal(file.affine, nibabel.load(written.job.image).affine)
+    assert file.header["descrip"] == b"of a phantom"
+    assert file.header.get_xyzt_units() == written.image.header.get_xyzt_units()
     assert np.asarray(file.dataobj).dtype.kind in "iu"
     assert len(np.unique(file.dataobj)) > 1
     mask = nibabel.as_closest_canonical(file)
     np.testing.assert_array_equal(np.asarray(mask.dataobj).transpose(2, 1, 0), np.array([0, 3, 300])[written.mask])
 
 
-def test_probabilities_of_a_volume_are_those_of_its_mask(written):
+def test_probabilities_of_a_volume_are_those_of_its_mask_and_an_overlay_shows_nine_slices(written):
     probabilities = nibabel.load(written.job.file(PROBABILITIES))
     assert probabilities.shape == (*written.image.shape, 3)
     assert probabilities.get_data_dtype() == np.float32
     stored = np.asarray(nibabel.load(written.job.file(MASK)).dataobj)
     np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
-
-
-def test_an_overlay_shows_three_times_three_slices_of_a_volume(written):
     spacing = np.array(written.job.spacing)
     depth, height, width = (np.array(written.job.size) * spacing / spacing.min()).round()
     assert Image.open(written.job.file(OVERLAY)).size == (3 * (width + depth) + 2 * 2, height + depth)
@@ -320,19 +291,14 @@ def test_an_ensemble_averages_networks_with_other_spacings(tmp_path):
     np.testing.assert_allclose(both, (single[0] + single[1]) / 2, atol=1e-12)
 
 
-@pytest.fixture
-def mixed_inputs(tmp_path) -> Path:
+def test_inputs_that_do_not_fit_a_model_are_a_line_each_and_the_volume_beside_them_is_written(tmp_path):
     """A folder with an image, a volume of three channels, a damaged one, and one that fits a model of volumes."""
-    folder = tmp_path / "mixed"
-    folder.mkdir()
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "a.png")
-    save(folder / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
-    (folder / "c.nii.gz").write_bytes(b"no volume")
-    save(folder / "d.nii.gz", voxels((9, 8, 7)))
-    return folder
-
-
-def test_inputs_that_do_not_fit_a_model_are_a_line_each(mixed_inputs, tmp_path):
+    mixed_inputs = tmp_path / "mixed"
+    mixed_inputs.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(mixed_inputs / "a.png")
+    save(mixed_inputs / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
+    (mixed_inputs / "c.nii.gz").write_bytes(b"no volume")
+    save(mixed_inputs / "d.nii.gz", voxels((9, 8, 7)))
     found = dict(predict(Predictor(network()), [mixed_inputs], tmp_path / "out"))
     lines = {job.image.name: str(error) for job, error in found.items()}
     assert "a.png: is no volume, and the model takes volumes" in lines["a.png"]
@@ -340,46 +306,15 @@ def test_inputs_that_do_not_fit_a_model_are_a_line_each(mixed_inputs, tmp_path):
     assert "c.nii.gz" in lines["c.nii.gz"]
     assert "cannot be read" in lines["c.nii.gz"]
     assert all("\n" not in line for line in lines.values())
-
-
-def test_a_volume_beside_inputs_that_do_not_fit_is_written(mixed_inputs, tmp_path):
-    found = {job.image.name: error for job, error in predict(Predictor(network()), [mixed_inputs], tmp_path / "out")}
-    assert found["d.nii.gz"] is None
+    assert lines["d.nii.gz"] == "None"
     assert [file.name for file in (tmp_path / "out").glob("*.nii.gz")] == ["d.nii.gz"]
 
 
-def test_a_volume_is_refused_where_classes_are_colors(mixed_inputs, tmp_path):
-    predictor = Predictor(network(preprocess=Preprocess(class_values=((0, 0, 0), (9, 8, 7)))))
-    ((_, error),) = predict(predictor, [mixed_inputs / "d.nii.gz"], tmp_path / "colors")
-    assert "classes are colors" in str(error)
-
-
-def test_finished_volumes_are_skipped(tmp_path):
-    save(tmp_path / "in" / "case.nii.gz", voxels())
-    predictor = Predictor(network())
-    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out")) == 1
-    assert predict(predictor, [tmp_path / "in"], tmp_path / "out") == []
-    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out", overlay=True)) == 1
-    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out", overwrite=True)) == 1
-
-
-@pytest.fixture
-def channel_files(tmp_path) -> Path:
+def test_files_of_channels_are_predicted_as_one_file_of_all(tmp_path):
     """A folder with two cases of two channels, a file each."""
     for case, channel in product("ab", range(2)):
         save(tmp_path / "in" / f"{case}_{channel:04}.nii.gz", voxels(seed=channel))
-    return tmp_path / "in"
-
-
-def test_files_of_channels_are_one_case_where_the_model_takes_several(channel_files, tmp_path):
-    jobs = find_jobs([str(channel_files)], tmp_path / "out", channels=2)
-    assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
-    assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
-    assert jobs[0].size == (12, 18, 20)
-    assert jobs[0].spacing == (1, 1, 1)
-
-
-def test_files_of_channels_are_predicted_as_one_file_of_all(channel_files, tmp_path):
+    channel_files = tmp_path / "in"
     ((_, score), _) = predict(Predictor(network(2)), [channel_files], tmp_path / "out")
     assert score is None
     together = np.stack([voxels(seed=0), voxels(seed=1)], axis=3)
@@ -466,25 +401,19 @@ def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
             assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
 
 
-@pytest.fixture(scope="module")
-def scored_call(tmp_path_factory) -> tuple[str, dict]:
+def test_predict_py_prints_scores_of_volumes_by_case(tmp_path):
     """What predict.py prints of two volumes that it scores, and its metrics."""
-    folder = tmp_path_factory.mktemp("scored")
     preprocess = Preprocess(
         spacing=(1.0, 1.0, 1.0), standardize=True, class_names=("none", "some"), class_values=(0, 7)
     )
-    network(preprocess=preprocess).float().save_pretrained(folder / "model")
+    network(preprocess=preprocess).float().save_pretrained(tmp_path / "model")
     for case in "ab":
-        save(folder / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
-        save(folder / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
-    paths = "--input", folder / "in", "--output", folder / "out", "--truth", folder / "truth"
-    result = run_predict("--model", folder / "model", *paths, "--boundary", "--overlay")
+        save(tmp_path / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
+        save(tmp_path / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
+    paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
+    result = run_predict("--model", tmp_path / "model", *paths, "--boundary", "--overlay")
     assert result.returncode == 0, result.stderr
-    return result.stdout, json.loads((folder / "out" / "metrics.json").read_text())
-
-
-def test_predict_py_prints_scores_of_volumes_by_case(scored_call):
-    printed, metrics = scored_call
+    printed, metrics = result.stdout, json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert "2 of 2 masks" in printed
     assert "HD95 (mm)" in printed
     assert "surface Dice 1 mm" in printed
@@ -495,25 +424,19 @@ def test_predict_py_prints_scores_of_volumes_by_case(scored_call):
     assert {"hd95_mm", "surface_dice_1mm", "surface_dice_2mm"} <= metrics["by_image"][0].keys()
 
 
-@pytest.fixture
-def stack(tmp_path) -> Path:
-    """A folder with a stack under images/, and its true mask under masks/."""
+@pytest.mark.parametrize(("beside", "spacing"), [(None, (1, 1, 2)), ("[4, 1, 1]", (1, 1, 4))], ids=["model", "file"])
+def test_stack_is_scored_and_its_mask_has_a_spacing(beside, spacing, tmp_path):
+    """That of the model, or the one that stands beside the stack."""
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
     np.save(tmp_path / "images" / "a.npy", voxels((6, 20, 24)))
     np.save(tmp_path / "masks" / "a.npy", np.ones((6, 20, 24), np.uint8))
-    return tmp_path
-
-
-@pytest.mark.parametrize(("beside", "spacing"), [(None, (1, 1, 2)), ("[4, 1, 1]", (1, 1, 4))], ids=["model", "file"])
-def test_stack_is_scored_and_its_mask_has_a_spacing(stack, beside, spacing):
-    """That of the model, or the one that stands beside the stack."""
     if beside:
-        (stack / "spacing.json").write_text(beside)
+        (tmp_path / "spacing.json").write_text(beside)
     predictor = Predictor(network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0))))
-    ((_, scores),) = predict(predictor, [stack / "images"], stack / "out", truth=stack / "masks")
+    ((_, scores),) = predict(predictor, [tmp_path / "images"], tmp_path / "out", truth=tmp_path / "masks")
     assert int(scores.sums.sum()) == 6 * 20 * 24
-    mask = nibabel.load(stack / "out" / "a.nii.gz")
+    mask = nibabel.load(tmp_path / "out" / "a.nii.gz")
     assert mask.shape == (24, 20, 6)
     assert mask.header.get_zooms() == spacing
 

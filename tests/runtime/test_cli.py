@@ -57,8 +57,9 @@ def end_of(monkeypatch, hooks):
         (UsageError("no such flag"), 2, "train.py: error: no such flag\n"),
         (KeyboardInterrupt(), 130, "train.py: interrupted\n"),  # as shells have it: 128 and the number of the signal
         (SystemExit(3), 3, ""),
+        (PermissionError(errno.EACCES, "No access", "/data/a"), 1, "train.py: error: /data/a: No access\n"),
     ],
-    ids=["mistake in data", "mistake in flags", "interruption", "exit"],
+    ids=["mistake in data", "mistake in flags", "interruption", "exit", "unread folder"],
 )
 def test_a_script_ends_with_the_code_of_its_error(end_of, capsys, error, code, line):
     assert end_of(error) == code
@@ -82,16 +83,6 @@ def test_a_full_disk_in_a_thread_of_tensorboard_is_no_traceback(hooks, capsys, m
     assert ("Traceback" in capsys.readouterr().err) == is_shown
 
 
-@pytest.fixture
-def waits(monkeypatch) -> list[float]:
-    """The seconds that this process, the second one of two, waits."""
-    waits = []
-    monkeypatch.setattr("time.sleep", waits.append)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    return waits
-
-
 @pytest.mark.parametrize(
     ("error", "code", "line", "waited"),
     [
@@ -100,7 +91,12 @@ def waits(monkeypatch) -> list[float]:
     ],
     ids=["of all processes", "of one"],
 )
-def test_an_error_that_all_processes_have_is_left_to_the_first(end_of, capsys, waits, error, code, line, waited):
+def test_an_error_that_all_processes_have_is_left_to_the_first(end_of, capsys, error, code, line, waited, monkeypatch):
+    """This process is the second one of two."""
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
     assert end_of(error) == code
     assert capsys.readouterr().err == line
     assert waits == waited
@@ -116,11 +112,6 @@ def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
 def test_a_name_that_is_too_long_is_a_one_line_error(fails_with, command):
     line = "xxx...: the path, or a name in it, is too long; choose a shorter one"
     fails_with(launch(*command.split(), "x" * 300), line, 1)
-
-
-def test_a_folder_that_may_not_be_read_is_a_one_line_error(end_of, capsys):
-    assert end_of(PermissionError(errno.EACCES, "Permission denied", "/data/a")) == 1
-    assert capsys.readouterr().err.endswith("error: /data/a: Permission denied\n")
 
 
 def test_another_runtime_error_is_a_bug(end_of):

@@ -41,11 +41,6 @@ def results_of(**failures: set[int]) -> list[tuple[int, object]]:
     return list(run_pipeline(BATCHES, read, compute_batch, (ValueError,)))
 
 
-def errors_of(results: list[tuple[int, object]]) -> list[tuple[int, str]]:
-    """The items whose results are errors, and the stage in which each failed."""
-    return sorted((item, str(result)) for item, result in results if isinstance(result, ValueError))
-
-
 def test_every_item_comes_out_once():
     assert sorted(results_of()) == sorted((item, 11 * item) for batch in BATCHES for item in batch)
 
@@ -58,7 +53,8 @@ def test_every_item_comes_out_once():
 def test_errors_stay_with_their_item(stage, failed):
     """An error of computing is that of all items of the batch."""
     results = results_of(**{stage: {3, 10}})
-    assert errors_of(results) == [(item, stage) for item in failed]
+    errors = sorted((item, str(result)) for item, result in results if isinstance(result, ValueError))
+    assert errors == [(item, stage) for item in failed]
     others = [item for item, result in results if result == 11 * item]
     assert sorted([*others, *failed]) == sorted(item for batch in BATCHES for item in batch)
 

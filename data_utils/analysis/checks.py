@@ -198,7 +198,7 @@ def differing_segments(findings: Findings) -> Iterator[str]:
                 paths += source_files(record["target"])
     first_by_name: dict[str, tuple[tuple[str, str], str]] = {}
     for path in paths:
-        segments = read_segments(path) if path.lower().endswith(".nrrd") else {}
+        segments = read_segments(path) if path.lower().endswith((".nrrd", ".nhdr")) else {}
         for name, place in segments.items():
             first_place, first_path = first_by_name.setdefault(name, (place, path))
             if place != first_place:

@@ -123,7 +123,7 @@ class TextHeader:
 
     def voxel_file(self, name: str) -> str:
         """The file with the voxels: the one that a field names, beside the header, or the header's own."""
-        text = self.texts.get(name, "local")
+        text = self.texts.get(name, "local").removeprefix("./")
         if text.lower() == "local":
             return self.path
         file = Path(self.path).parent / text
@@ -183,9 +183,11 @@ def open_nrrd(path: str) -> FileVolume:
     sizes = header.whole_numbers("sizes", axes)
     if "spacedirections" in header.texts:
         steps = header.numbers("spacedirections", 3 * axes).reshape(axes, 3)
+        is_spatial = ~np.isnan(steps).any(axis=1)
     else:
-        steps = np.diag(header.numbers("spacings", axes, "1 " * axes))[:, :3]
-    is_spatial = ~np.isnan(steps).any(axis=1)
+        sides = header.numbers("spacings", axes, "1 " * axes)
+        is_spatial = ~np.isnan(sides)
+        steps = np.diag(sides)[:, is_spatial]
     if is_spatial.sum() != 3:
         raise header.unexpected("spacedirections", "3 axes in space")
     channel_axis = 3

@@ -21,7 +21,7 @@ MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of 
 
 
 class NiftiVolume(FileVolume):
-    """A NIfTI file; channels are the fourth axis. `image` is nibabel's."""
+    """A NIfTI file; channels are the fourth axis, or the fifth. `image` is nibabel's."""
 
     def __init__(self, path: str) -> None:
         nibabel = load_nibabel()
@@ -30,6 +30,8 @@ class NiftiVolume(FileVolume):
             raise ValueError(f"a {type(self.image).__name__}, not a NIfTI volume")
         stored = self.image.dataobj
         sizes = tuple(map(int, stored.shape))
+        if len(sizes) == 5 and sizes[3] == 1:  # SimpleITK writes channels so, behind one of time
+            sizes = (*sizes[:3], sizes[4])
         if len(sizes) not in (3, 4) or min(sizes) < 0:
             sides = " x ".join(map(str, sizes))
             raise ValueError(f"it has {len(sizes)} axes, {sides}; a volume has 3, or 4 with its channels")
@@ -121,6 +123,7 @@ FORMATS: dict[str, Callable[[str], StoredVolume]] = {
     ".nii": NiftiVolume,
     ".nii.gz": NiftiVolume,
     ".nrrd": open_nrrd,
+    ".nhdr": open_nrrd,
     ".mha": open_meta_image,
     ".mhd": open_meta_image,
 }

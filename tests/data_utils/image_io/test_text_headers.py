@@ -91,6 +91,15 @@ def test_a_nrrd_is_read_or_refused_by_its_header(tmp_path, before, after, reason
         read(path)
 
 
+def test_the_axis_whose_spacing_is_nan_is_that_of_the_channels(tmp_path):
+    path = nrrd(tmp_path / "a.nrrd", sizes="2 3 2 2")
+    path = changed(path, "dimension: 3", "dimension: 4")
+    path = changed(path, "space directions: (1,0,0) (0,1,0) (0,0,1)", "spacings: nan 1 2 3")
+    voxels, header = read_volume(VolumeFile((str(path),)), "a")
+    assert header.spacing == (3, 2, 1)
+    assert np.array_equal(voxels, np.arange(24).reshape(2, 2, 3, 2)[:, ::-1, ::-1])
+
+
 @pytest.mark.parametrize("write", [nrrd, meta_image])
 def test_lines_may_end_as_on_windows(tmp_path, write):
     path = write(tmp_path / ("a.nrrd" if write is nrrd else "a.mha"))
@@ -101,14 +110,15 @@ def test_lines_may_end_as_on_windows(tmp_path, write):
         read(path)
 
 
-@pytest.mark.parametrize(("header", "field"), [("a.mhd", "HeaderSize"), ("b.nrrd", "byte skip")])
+@pytest.mark.parametrize(("header", "field"), [("a.mhd", "HeaderSize"), ("b.nhdr", "byte skip")])
+@pytest.mark.parametrize("file", ["a.raw", "./a.raw"])
 @pytest.mark.parametrize(("skipped", "before", "behind"), [(0, 0, 9), (5, 5, 9), (-1, 7, 0)])
-def test_voxels_may_lie_in_a_file_beside_the_header(tmp_path, header, field, skipped, before, behind):
+def test_voxels_may_lie_in_a_file_beside_the_header(tmp_path, header, field, file, skipped, before, behind):
     path = tmp_path / header
     if header == "a.mhd":
-        meta_image(path, channels=f"1\n{field} = {skipped}", data="a.raw")
+        meta_image(path, channels=f"1\n{field} = {skipped}", data=file)
     else:
-        nrrd(path, more=f"data file: a.raw\n{field}: {skipped}\n")
+        nrrd(path, more=f"data file: {file}\n{field}: {skipped}\n")
     path.write_bytes(path.read_bytes()[:-24])
     (tmp_path / "a.raw").write_bytes(bytes(before) + bytes(range(24)) + bytes(behind))
     assert np.array_equal(read(path)[..., 0], VOXELS)

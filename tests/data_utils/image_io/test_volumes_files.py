@@ -132,9 +132,13 @@ def test_units_become_mm_and_stay_in_the_file(tmp_path, unit, factor):
     assert np.array_equal(back.affine, image.affine)
 
 
-def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
+@pytest.mark.parametrize("behind_time", [False, True])
+def test_channels_are_the_fourth_axis_or_the_fifth_or_files_of_their_own(tmp_path, behind_time):
     images = [case(seed)[0] for seed in range(3)]
-    whole = write_nifti(tmp_path / "whole.nii.gz", np.stack(images, axis=3), LPS)
+    stacked = np.stack(images, axis=3)
+    if behind_time:
+        stacked = stacked[:, :, :, None]
+    whole = write_nifti(tmp_path / "whole.nii.gz", stacked, LPS)
     parts = [write_nifti(tmp_path / f"{2 - i}.nii.gz", image, LPS) for i, image in enumerate(images)]
     first, header = read_volume(source(whole), "a")
     second, of_parts = read_volume(source(*parts), "a")

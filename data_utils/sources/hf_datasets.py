@@ -143,8 +143,8 @@ def find_columns(features: "Features", image_column: str | None, mask_column: st
             for name, feature in features.items():
                 kind_of_values = getattr(feature, "dtype", feature)
                 columns.append(f"{name} ({kind_of_values})")
-                if kind_of_values in TEXT_TYPES:
-                    remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
+                if name in usual_names or kind_of_values in TEXT_TYPES:
+                    remedy = f"; columns hold the bytes of pictures, not their paths or arrays: {PACK_REMEDY}"
             raise DataError(
                 f"no column {'|'.join(names)} with pictures, only {', '.join(columns)}; choose one with"
                 f" --{kind}-column{remedy}"

@@ -42,6 +42,7 @@ class TarRows(StreamRows):
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
         image, mask = _extensions(indices, files, image_column, mask_column)
+        lengths = [len(index["names"]) for index in indices]
         names = np.concatenate([index["names"] for index in indices])
         images = np.concatenate([_locations(index, image) for index in indices])
         masks = np.concatenate([_locations(index, mask) for index in indices])
@@ -49,8 +50,12 @@ class TarRows(StreamRows):
         lacking = np.flatnonzero((places[:, :, 0] < 0).any(axis=1))
         if len(lacking):
             name = os.fsdecode(names[lacking[0]].item())
-            raise DataError(f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name}")
-        groups = group_samples([len(index["names"]) for index in indices])
+            file = files[np.searchsorted(np.cumsum(lengths), lacking[0], side="right")]
+            raise DataError(
+                f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name} in {file};"
+                " write the files again without them"
+            )
+        groups = group_samples(lengths)
         return cls(files, groups, (names, places))
 
     def __getitem__(self, i: int) -> Record:

@@ -170,6 +170,13 @@ def test_columns_of_unusual_names_are_asked_for_and_may_be_named(tmp_path, table
     assert message.endswith("choose one with --mask-column")
 
 
+def test_masks_that_are_arrays_are_refused_with_what_packs_pictures(tmp_path, tables):
+    table(tables, mask="scan").add_column("label", [[[0, 1]]] * 4).save_to_disk(tmp_path)
+    message = error_of(tmp_path)
+    assert "no column mask|label|annotation with pictures" in message
+    assert "data_utils.pack" in message
+
+
 def test_a_class_label_is_no_mask(tmp_path, tables):
     data = table(tables, mask="annotation").rename_column("id", "label")
     data.save_to_disk(tmp_path / "data")
@@ -244,7 +251,7 @@ def test_a_table_opens_no_files_of_this_machine(tmp_path, tables, cell_of, colum
     (tmp_path / "set").mkdir()
     for split in ("train", "val"):
         pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "set" / f"{split}.parquet")
-    message = r"texts are not taken for paths|not the bytes of a picture|with pictures, only|empty, not an image"
+    message = r"bytes of pictures, not their paths|not the bytes of a picture|with pictures, only|empty, not an image"
     with pytest.raises(DataError, match=message):
         for split in loaded(tmp_path / "set", streaming=streaming):
             check_sizes(split)

@@ -19,6 +19,7 @@ from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import (
     DataFolder,
     NoFolderError,
+    check_splits,
     children,
     find_name,
     find_splits,
@@ -90,6 +91,8 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     with suppress(DataError):  # `find_folder_pairs` raises it again
         splits = find_splits(root, named_splits)
     has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
+    if has_masks and splits and not config.allow_unpaired:
+        check_splits(splits, named_splits)
     folder = DataFolder(root, named_splits, config, splits, has_masks, image_suffixes(root, config))
     try:
         return next(filter(None, (find(folder) for find in FINDERS)))

@@ -51,9 +51,10 @@ Reading = tuple[str, str, str]  # key and word of a name, and its file; the key 
 
 
 def find_side_by_side(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its records; empty unless, in each split, most masks lie beside their images.
+    """Split -> a function that opens its records; empty unless, in some split, most masks lie beside their images.
 
-    Folders of masks come first. Raises DataError if there are only annotations of a format that is not read.
+    Folders of masks come first. Raises DataError if other splits have no masks, unless they may lack them, and if there
+    are only annotations of a format that is not read.
     """
     if folder.has_masks:
         return {}
@@ -61,12 +62,20 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
     if next(files_below(folder.root, suffixes), None) is None:
         suffixes = IMAGE_SUFFIXES
     splits: dict[str, tuple[Path, Cases]] = {}
+    lacking: list[Path] = []
     for split, path in split_folders(folder.root, folder.named_splits).items():
         cases = _find_cases(path, suffixes, folder.config)
         if cases is None:
-            check_formats(folder.root)
-            return {}
-        splits[split] = path, cases
+            lacking.append(path)
+        else:
+            splits[split] = path, cases
+    if not splits:
+        check_formats(folder.root)
+    elif lacking and not folder.config.allow_unpaired:
+        raise DataError(
+            f"{lacking[0]} holds no masks beside its images, as {next(iter(splits))}/ does; add them, move the folder"
+            " away, or leave its images out by --allow-unpaired"
+        )
     return split_openers(splits, _open_cases, suffixes, folder.config)
 
 

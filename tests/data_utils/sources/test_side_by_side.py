@@ -114,6 +114,21 @@ REFUSED = {
     "data/train/images/a.png data/train/masks/a.png": "/data?",
     "train/a.png train_masks/a.png val/b.png": "train/ has train_masks/, but val has no folder of masks beside it",
 }
+# of splits that have no masks, which --allow-unpaired leaves out
+REFUSED_SPLITS = {
+    "images/train/a.png masks/train/a.png images/val/b.png": "/images/val holds files, but",
+    "images/train/a.png masks/train/a.png images/val/b.png masks/valid/b.png": "/masks has no folder val; add it",
+    "train/a_sat.jpg train/a_mask.png valid/b_sat.jpg": "/valid holds no masks beside its images, as train/ does",
+}
+
+
+@pytest.mark.parametrize("files", REFUSED_SPLITS)
+def test_a_split_without_masks_is_refused_or_left_out(files, tmp_path):
+    write_tree(tmp_path, *files.split(), *files.replace("/a", "/c").split()[:2])
+    with pytest.raises(DataError, match=REFUSED_SPLITS[files]):
+        load_records(DataConfig(str(tmp_path)))
+    train, val = load_records(DataConfig(str(tmp_path), allow_unpaired=True))
+    assert (len(train), len(val)) == (1, 1)  # both of train/
 
 
 @pytest.mark.parametrize("files", REFUSED)

@@ -179,7 +179,7 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
     train_folders = {os.path.dirname(train.name(i)) for i in range(len(train))}
     val_folders = {os.path.dirname(val.name(i)) for i in range(len(val))}
     shared = sorted(train_folders & val_folders - {""})
-    if not shared:
+    if not shared or len(train_folders | val_folders) < 2:  # a folder of all cases is no group
         return ()
     pattern = "^(.*/)?" if "" in train_folders | val_folders else "^(.*/)"
     return (

@@ -11,7 +11,7 @@ from support.picture_folders import names, write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
-from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags
+from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags, leak_warnings
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records, StreamRows
 from runtime.errors import DataError
@@ -120,6 +120,17 @@ def test_images_of_one_folder_on_both_sides_are_a_line_with_the_flag_that_mends_
         pattern = lines[0].split("'")[1]
         train, val = names_of(load_info(tmp_path, val_fraction=0.5, seed=seed, classes="0=a,1=b", val_group=pattern))
         assert not {Path(name).parent for name in train} & {Path(name).parent for name in val}
+
+
+@pytest.mark.parametrize(("folders", "lines"), [(["data"], 0), (["a", "b"], 1)])
+def test_folders_of_cases_are_no_groups_if_they_all_lie_in_one(tmp_path, folders, lines):
+    for folder in folders:
+        for case in range(4):
+            path = tmp_path / folder / f"case_{case}"
+            path.mkdir(parents=True)
+            for name in ("imaging.nii", "segmentation.nii"):
+                (path / name).touch()
+    assert len(leak_warnings(*load_records(DataConfig(str(tmp_path), val_fraction=0.4)))) == lines
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -54,10 +54,12 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 def all_problems(findings: Findings) -> list[Problem]:
     """Mistakes of the data set as a whole, images of other channels than most, and problems of each record."""
     problems = [problem for split in findings.splits for problem in split.problems.values()]
-    # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
+    values = {value for split in findings.splits for content in split.contents for value in content.values}
     has_lossy = any(problem.kind == LOSSY for problem in problems)
-    are_readable = len(findings.pixels) > (1 if has_lossy else 0)
-    mistakes = [mistake for mistake in findings.mistakes if mistake.kind != "classes" or are_readable]
+    has_values = len(values) > (1 if has_lossy else 0)  # of JPEG masks only the empty ones have
+    mistakes = findings.mistakes
+    if not has_values and (problems or not findings.splits):  # that no mask can be read is a problem already
+        mistakes = [mistake for mistake in mistakes if mistake.kind != "classes"]
     return [*mistakes, *odd_channels(findings.splits), *problems]
 
 

@@ -10,6 +10,7 @@ from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
 from support.labelme_files import shape, write_labelme
+from support.points import write_annotated_dots
 from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
@@ -70,6 +71,23 @@ def test_the_check_names_masks_of_one_class_beside_damaged_ones(tmp_path):
     assert "mask cannot be read: 1" in report
     assert "all pixels of all masks hold 7" in report
     assert problems == 5
+
+
+def test_the_check_names_masks_of_colors_beside_those_of_numbers(tmp_path):
+    write_splits(tmp_path, 2, 2)
+    colors = np.zeros((40, 56, 3), np.uint8)
+    colors[:20] = 200, 0, 0
+    Image.fromarray(colors).save(tmp_path / "val" / "masks" / "cell_00.png")
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert "cell_00.png is a color mask and cell_00.png one of numbers" in report
+    assert problems == 1
+
+
+def test_the_check_names_a_flag_that_no_landmark_has(tmp_path):
+    write_annotated_dots(tmp_path, "labelme")
+    report, problems = check_data(DataConfig(str(tmp_path), swap="nose=trunk"))
+    assert "trunk" in report
+    assert problems == 1
 
 
 SHIFTED = "1 mask is shifted against its image by a part of a pixel, val.tif by +0.40 to the right"

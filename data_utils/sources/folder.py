@@ -168,21 +168,21 @@ def splits_below(images: Path, masks: Path, split_names: Collection[str]) -> dic
     return {name: (image_folders[name], mask_folders[name]) for name in names}
 
 
-def check_splits(splits: Mapping[str, tuple[Path, Path]], named_splits: Iterable[str]) -> None:
-    """Raises DataError for images or masks of a split that lie below one of two folders whose other lacks the split."""
+def lone_split_files(splits: Mapping[str, tuple[Path, Path]], named_splits: Iterable[str]) -> list[str]:
+    """A line for each image or mask of a split that lies below one of two folders whose other lacks the split."""
     images, masks = next(iter(splits.values()))
     split_names = wanted_splits(named_splits)
     if images.name.lower() not in split_names or images.name.lower() != masks.name.lower():
-        return  # splits do not lie below the two folders
-    folders = (images.parent, masks.parent)
-    for folder, other in (folders, folders[::-1]):
-        for name in sorted(split_names & children(folder).keys() - children(other).keys()):
-            path = children(folder)[name]
-            if any(map(is_readable, files_below(path))):
-                raise DataError(
-                    f"{path} holds files, but {other} has no folder {name}; add it, move the files away, or leave them"
-                    " out by --allow-unpaired"
-                )
+        return []  # splits do not lie below the two folders
+    image_folders = children(images.parent)
+    mask_folders = children(masks.parent)
+    lines: list[str] = []
+    for name in sorted(split_names & (image_folders.keys() ^ mask_folders.keys())):
+        path = image_folders.get(name) or mask_folders[name]
+        lack = "image without mask" if name in image_folders else "mask without image"
+        files = filter(is_readable, files_below(path))
+        lines += [f"{path.parent.name}/{path.name}/{file}: {lack}" for file in natural_order(files)]
+    return lines
 
 
 Listing = tuple[Sequence[str], Sequence[str]]  # the names in a folder: of the folders there, and of all else

@@ -19,12 +19,12 @@ from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import (
     DataFolder,
     NoFolderError,
-    check_splits,
     children,
     find_name,
     find_splits,
     keep_listings,
     list_folder,
+    lone_split_files,
     names_in,
     spellings,
 )
@@ -39,6 +39,7 @@ from data_utils.sources.overlapping import (
     find_class_files,
     find_class_folders,
 )
+from data_utils.sources.pairs import add_unpaired
 from data_utils.sources.pictures import open_pictures
 from data_utils.sources.places import read_places
 from data_utils.sources.points.find import find_landmarks, other_csv_files
@@ -91,16 +92,19 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     with suppress(DataError):  # `find_folder_pairs` raises it again
         splits = find_splits(root, named_splits)
     has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
-    if has_masks and splits and not config.allow_unpaired:
-        check_splits(splits, named_splits)
     folder = DataFolder(root, named_splits, config, splits, has_masks, image_suffixes(root, config))
     try:
-        return next(filter(None, (find(folder) for find in FINDERS)))
+        openers = next(filter(None, (find(folder) for find in FINDERS)))
     except NoFolderError as error:
         lines = other_csv_files(root)
         if not lines:
             raise
         raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
+    unpaired = lone_split_files(splits, named_splits) if has_masks and splits else []
+    if not unpaired:
+        return openers
+    options = (unpaired, config.allow_unpaired)
+    return {split: partial(add_unpaired, root, open_split, *options) for split, open_split in openers.items()}
 
 
 def load_records(config: DataConfig) -> tuple[Records, Records]:

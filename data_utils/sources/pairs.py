@@ -17,7 +17,7 @@ from data_utils.sources.folder import (
     natural_order,
     stems_of,
 )
-from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, first_files
+from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, describe, first_files
 from runtime.console import counted, listing
 from runtime.errors import DataError
 
@@ -146,6 +146,18 @@ def open_rows(
         more = "" if hint is None else hint()
         raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{more}")
     return Records(table, replace(metadata, unpaired=tuple(unpaired)))
+
+
+def add_unpaired(
+    root: Path, open_records: Callable[[], Records], unpaired: Sequence[str], allow_unpaired: bool
+) -> Records:
+    """The records of a split below `root`, and lines on further files without partner. DataError as in `open_rows`."""
+    if not allow_unpaired:
+        lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
+        files = counted(len(unpaired), "file")
+        raise DataError(f"{root}: {files} without partner: {lines}; --allow-unpaired leaves them out")
+    records = open_records()
+    return describe(records, unpaired=(*records.metadata.unpaired, *unpaired))
 
 
 def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:

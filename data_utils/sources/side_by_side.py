@@ -53,8 +53,7 @@ Reading = tuple[str, str, str]  # key and word of a name, and its file; the key 
 def find_side_by_side(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records; empty unless, in some split, most masks lie beside their images.
 
-    Folders of masks come first. Raises DataError if other splits have no masks, unless they may lack them, and if there
-    are only annotations of a format that is not read.
+    Folders of masks come first. Raises DataError if there are only annotations of a format that is not read.
     """
     if folder.has_masks:
         return {}
@@ -62,20 +61,18 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
     if next(files_below(folder.root, suffixes), None) is None:
         suffixes = IMAGE_SUFFIXES
     splits: dict[str, tuple[Path, Cases]] = {}
-    lacking: list[Path] = []
+    alone: list[str] = []
     for split, path in split_folders(folder.root, folder.named_splits).items():
         cases = _find_cases(path, suffixes, folder.config)
         if cases is None:
-            lacking.append(path)
+            files = natural_order(files_below(path, suffixes))
+            alone += [f"{path.name}/{file}: image without mask" for file in files]
         else:
             splits[split] = path, cases
     if not splits:
         check_formats(folder.root)
-    elif lacking and not folder.config.allow_unpaired:
-        raise DataError(
-            f"{lacking[0]} holds no masks beside its images, as {next(iter(splits))}/ does; add them, move the folder"
-            " away, or leave its images out by --allow-unpaired"
-        )
+    for split, (path, cases) in splits.items():
+        splits[split] = path, cases._replace(lost=[*cases.lost, *alone])
     return split_openers(splits, _open_cases, suffixes, folder.config)
 
 

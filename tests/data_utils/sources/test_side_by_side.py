@@ -116,9 +116,9 @@ REFUSED = {
 }
 # of splits that have no masks, which --allow-unpaired leaves out
 REFUSED_SPLITS = {
-    "images/train/a.png masks/train/a.png images/val/b.png": "/images/val holds files, but",
-    "images/train/a.png masks/train/a.png images/val/b.png masks/valid/b.png": "/masks has no folder val; add it",
-    "train/a_sat.jpg train/a_mask.png valid/b_sat.jpg": "/valid holds no masks beside its images, as train/ does",
+    "images/train/a.png masks/train/a.png images/val/b.png": "1 file without partner: images/val/b.png: image without",
+    "images/train/a.png masks/train/a.png masks/valid/b.png": "1 file without partner: masks/valid/b.png: mask without",
+    "train/a_sat.jpg train/a_mask.png valid/b_sat.jpg": "1 file without partner: valid/b_sat.jpg: image without mask",
 }
 
 
@@ -129,6 +129,7 @@ def test_a_split_without_masks_is_refused_or_left_out(files, tmp_path):
         load_records(DataConfig(str(tmp_path)))
     train, val = load_records(DataConfig(str(tmp_path), allow_unpaired=True))
     assert (len(train), len(val)) == (1, 1)  # both of train/
+    assert len(train.metadata.unpaired) == 1
 
 
 @pytest.mark.parametrize("files", REFUSED)

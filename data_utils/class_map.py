@@ -229,9 +229,10 @@ def resolve_classes(
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
         class_map = _map_unnamed(mask_values, ignored)
-        if len(pixels) == 1:
+        if len(pixels) < 2:
             raise DataError(
-                f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
+                f"all pixels of all masks hold {show(mask_values) or 'no data'}:"
+                f" {counted(len(pixels), 'class', 'classes')}, expected 2 to {MAX_VALUES};"
                 " are the masks empty, of a wrong folder or another place on the map, or drawn in their alpha channel?"
             )
     if not 2 <= len(class_map) <= MAX_VALUES:

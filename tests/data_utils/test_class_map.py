@@ -67,6 +67,7 @@ def test_classes_without_given_names_are_named_by_their_values(values, names):
         ({0, 1}, None, "#12", "'#12' is no mask value"),
         ({0, 1}, None, "9" * 19, f"'{'9' * 19}' is no mask value; expected a whole number or a color"),
         ({7}, None, None, "all pixels of all masks hold 7: 1 class, expected 2 to 255; are the masks empty"),
+        (set(), None, None, "all pixels of all masks hold no data: 0 classes, expected 2 to 255; are the masks empty"),
         ({0, 1}, None, "1", "1 class, "),
         (set(range(1, 257)), None, None, "256 classes"),
     ],

@@ -337,6 +337,7 @@ def test_a_mistyped_data_set_is_told_of_one_that_is_there(dataset, ending):
         ("a.mp4", "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"),
         ("data.zip", "unpack archives first"),
         ("brain.mgz", "convert volumes of FreeSurfer and Analyze to NIfTI"),
+        ("a.shp", "make a GeoPackage of a shapefile"),
     ],
 )
 def test_a_file_of_another_format_is_told_what_to_do_with(tmp_path, name, advice):

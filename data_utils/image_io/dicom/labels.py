@@ -3,7 +3,7 @@
 The formats: https://dicom.nema.org/medical/dicom/current/output/html/part03.html, A.51 and A.19.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,7 @@ class SegmentVolume(StoredVolume):
         values = np.full(self.shape, self.segments.outside, self.dtype)
         names = dict(self.segments.values)
         for path in self.paths:
-            for name, voxels in read_segments(path, self):
-                if name not in names:
-                    continue
+            for name, voxels in read_segments(path, self, names):
                 if self.segments.are_bits:
                     values[voxels] |= 1 << names[name]
                     continue
@@ -87,8 +85,8 @@ def referenced_series(header: Any) -> list[str]:
     return [str(item.SeriesInstanceUID) for item in items if "SeriesInstanceUID" in item]
 
 
-def read_segments(path: str, image: StoredVolume) -> Iterator[tuple[str, Voxels]]:
-    """Name and voxels of each piece of a label, which may have many of one name.
+def read_segments(path: str, image: StoredVolume, wanted: Container[str]) -> Iterator[tuple[str, Voxels]]:
+    """Name and voxels of each piece of a label with one of the `wanted` names; many may have one name.
 
     Raises ValueError for voxels that lie beside those of the image.
     """
@@ -96,13 +94,15 @@ def read_segments(path: str, image: StoredVolume) -> Iterator[tuple[str, Voxels]
     dataset = load_pydicom().dcmread(path)
     kind = required(dataset, "SOPClassUID")
     if kind == STRUCTURES:
-        return _read_structures(dataset, image)
+        return _read_structures(dataset, image, wanted)
     if kind in SEGMENTATIONS:
-        return _read_segmentation(dataset, path, image)
+        return _read_segmentation(dataset, path, image, wanted)
     raise ValueError("it is neither a segmentation (SEG) nor a structure set (RTSTRUCT)")
 
 
-def _read_segmentation(dataset: Any, path: str, image: StoredVolume) -> Iterator[tuple[str, Voxels]]:
+def _read_segmentation(
+    dataset: Any, path: str, image: StoredVolume, wanted: Container[str]
+) -> Iterator[tuple[str, Voxels]]:
     names = _segment_labels(dataset)
     kind = str(required(dataset, "SegmentationType"))
     if kind not in ("BINARY", "LABELMAP"):
@@ -110,11 +110,13 @@ def _read_segmentation(dataset: Any, path: str, image: StoredVolume) -> Iterator
     for plane, pixels in zip(planes_of(dataset, path), _frames(dataset), strict=True):
         if kind == "LABELMAP":
             for number in np.unique(pixels[pixels > 0]).tolist():
-                yield _name(names, number), _voxels_of_frame(plane, pixels == number, image)
+                if _name(names, number) in wanted:
+                    yield names[number], _voxels_of_frame(plane, pixels == number, image)
         else:
             identification = group_of(plane.groups, "SegmentIdentificationSequence")
             number = int(required(identification, "ReferencedSegmentNumber"))
-            yield _name(names, number), _voxels_of_frame(plane, pixels > 0, image)
+            if _name(names, number) in wanted:
+                yield names[number], _voxels_of_frame(plane, pixels > 0, image)
 
 
 def _segment_labels(header: Any) -> dict[int, str]:
@@ -201,7 +203,7 @@ def _contours(header: Any) -> Iterator[tuple[int, np.ndarray]]:
                 yield int(required(roi, "ReferencedROINumber")), corners.reshape(-1, 3)
 
 
-def _read_structures(dataset: Any, image: StoredVolume) -> Iterator[tuple[str, Voxels]]:
+def _read_structures(dataset: Any, image: StoredVolume, wanted: Container[str]) -> Iterator[tuple[str, Voxels]]:
     """Each region in each slice: what an odd number of its contours surround, and the voxels that they run through."""
     from skimage.measure import grid_points_in_poly
 
@@ -209,16 +211,18 @@ def _read_structures(dataset: Any, image: StoredVolume) -> Iterator[tuple[str, V
     to_voxels = _to_voxels(image)
     masks: dict[tuple[int, int], np.ndarray] = {}
     for number, places in _contours(dataset):
+        if _name(names, number) not in wanted:
+            continue
         corners = places @ to_voxels[:3, :3].T + to_voxels[:3, 3]
         z = round(float(corners[:, 2].mean()))
         if np.abs(corners[:, 2] - z).max() > OFF_GRID:
-            raise ValueError(f"a contour of {_name(names, number)} does not lie in a slice of the image")
+            raise ValueError(f"a contour of {names[number]} does not lie in a slice of the image")
         corners = corners[:, 1::-1].round(DIGITS)
         top, left = np.floor(corners.min(axis=0)).astype(int)
         bottom, right = np.ceil(corners.max(axis=0)).astype(int) + 1
         width, height, depth = image.shape
         if top < -1 or left < -1 or bottom > height + 1 or right > width + 1 or not 0 <= z < depth:
-            raise ValueError(f"a contour of {_name(names, number)} lies beyond the image; is it of another series?")
+            raise ValueError(f"a contour of {names[number]} lies beyond the image; is it of another series?")
         found = grid_points_in_poly((bottom - top, right - left), corners - (top, left), binarize=False)
         # the image with a margin of one pixel
         part = (slice(top + 1, bottom + 1), slice(left + 1, right + 1))
@@ -227,4 +231,4 @@ def _read_structures(dataset: Any, image: StoredVolume) -> Iterator[tuple[str, V
         edges[part] |= found > INSIDE
     for (number, z), (inside, edges) in masks.items():
         rows, columns = np.nonzero((inside | edges)[1:-1, 1:-1])
-        yield _name(names, number), (columns, rows, np.full_like(rows, z))
+        yield names[number], (columns, rows, np.full_like(rows, z))

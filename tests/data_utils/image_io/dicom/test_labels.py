@@ -84,7 +84,7 @@ def test_contours_are_even_odd(tmp_path, paths, outlines, expected):
 
 
 def test_structures_and_segments_that_are_not_asked_for_are_left_out(tmp_path, paths):
-    contours = [("body", 2, OUTER), ("liver", 2, HOLE)]
+    contours = [("body", 2, OUTER), ("liver", 2, HOLE), ("couch", 2.5, OUTER), ("wire", 2, [(-40, 0), (4, 0), (4, 4)])]
     file = write_structures(tmp_path / "rt.dcm", paths[0], RAS, contours)
     np.testing.assert_array_equal(read(file, paths, outside=9), 9 - 8 * filled((3, 3), (5, 5), 2))
 

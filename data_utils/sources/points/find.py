@@ -256,7 +256,7 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
         # the last word of a name may be the split, as in person_keypoints_train2017
         splits[file.stem.rpartition("_")[2].lower()] = None
     folders: list[Path] = []
-    for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
+    for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents if parent != root), root]):
         below = children(parent)
         image_folders = [below[name] for name in ALL_IMAGE_FOLDERS if name in below]
         for folder in [*image_folders, parent]:

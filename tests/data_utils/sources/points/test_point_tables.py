@@ -159,6 +159,16 @@ def test_a_comma_in_a_number_is_a_point_where_other_characters_separate_cells(tm
     assert table.positions.tolist() == [[[121.9, -3.25]]]
 
 
+def test_what_lies_beside_the_data_set_is_not_looked_at(tmp_path):
+    rows = "image,landmark,x,y\na.png,p,1,2\nb.png,p,3,4\nc.png,p,3,4\n"
+    write_table(tmp_path / "faces", rows, images=2)
+    for name in ("images", "Faces"):  # another data set's images, and another data set that differs in case alone
+        (tmp_path / name).mkdir()
+    Image.new("L", (20, 16)).save(tmp_path / "images" / "c.png")
+    with pytest.raises(DataError, match=r"c\.png: listed in points\.csv, but the file is missing"):
+        points_of_folder(tmp_path / "faces")
+
+
 def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
     table = table_of(tmp_path, "image,landmark,x,y\na,p,1,2\nb,p,3,4\nb,q,5,6\n")
     assert table.names == ("p", "q")

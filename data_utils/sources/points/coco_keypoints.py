@@ -88,7 +88,8 @@ def to_table(file: CocoFile) -> PointTable | None:
             keypoints = found.get("keypoints")
             is_named = found["category_id"] == category["id"]
             is_predicted = PREDICTED_KEYS[0] in found  # v is 0 where a point was not found, but its place stays
-            if is_named and isinstance(keypoints, list) and (is_predicted or any(keypoints[2::3])):
+            # of too few numbers there is no v: they are a mistake, unless there are none
+            if is_named and isinstance(keypoints, list) and (is_predicted or any(keypoints[2::3] or keypoints)):
                 labeled.append(found)
         if len(labeled) > 1:
             raise DataError(

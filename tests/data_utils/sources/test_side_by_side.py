@@ -124,7 +124,7 @@ REFUSED_SPLITS = {
 
 @pytest.mark.parametrize("files", REFUSED_SPLITS)
 def test_a_split_without_masks_is_refused_or_left_out(files, tmp_path):
-    write_tree(tmp_path, *files.split(), *files.replace("/a", "/c").split()[:2])
+    touch(tmp_path, *files.split(), *files.replace("/a", "/c").split()[:2])
     with pytest.raises(DataError, match=REFUSED_SPLITS[files]):
         load_records(DataConfig(str(tmp_path)))
     train, val = load_records(DataConfig(str(tmp_path), allow_unpaired=True))

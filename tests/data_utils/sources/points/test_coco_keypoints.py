@@ -88,12 +88,13 @@ def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(
     ("changes", "message"),
     [
         ({"annotations": [COCO_OBJECT | {"keypoints": [1, 2, 2] * 4}]}, "has 12 numbers, expected x, y and v of 3"),
+        ({"annotations": [COCO_OBJECT | {"keypoints": [[1, 2, 2]] * 2}]}, "has 2 numbers, expected x, y and v of 3"),
         ({"annotations": [COCO_OBJECT | {"keypoints": [1, 2, 3] * 3}]}, "v of 'nose' is 3, expected"),
         ({"annotations": [COCO_OBJECT | {"keypoints": [1, 1e300, 2] * 3}]}, "is not within"),
         ({"annotations": [COCO_OBJECT, COCO_OBJECT]}, "keypoints of 2 objects; several animals"),
         ({"categories": [COCO_CATEGORY | {"keypoints": ["nose", "nose", "ear"]}]}, "'mouse' names its keypoints"),
     ],
-    ids=["many", "visibility of 3", "far", "two objects", "one name"],
+    ids=["many", "nested", "visibility of 3", "far", "two objects", "one name"],
 )
 def test_keypoints_that_are_no_points_of_one_object_are_refused(tmp_path, changes, message):
     assert message in reading_error(tmp_path / "a.json", coco_text(**changes))

@@ -27,7 +27,7 @@ from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.compilation import compiles
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
-from unet.blocks import channels_last
+from unet.blocks import Conv3d, channels_last
 from unet.model import UNet
 from unet.norms import GroupNorm, InstanceNorm, group_norm
 
@@ -213,7 +213,7 @@ def normalize_slab(layer: GroupNorm | InstanceNorm, x: Tensor, slabs: Slabs) -> 
 
 LOOKS_BEYOND: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv2d: convolve_slab,
-    nn.Conv3d: convolve_slab,
+    Conv3d: convolve_slab,
     GroupNorm: normalize_slab,
     InstanceNorm: normalize_slab,
 }

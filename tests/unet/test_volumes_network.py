@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from inference.export.onnx import write_onnx
 from inference.models import OnnxNetwork
 from unet import Preprocess, UNet, UNetConfig
-from unet.blocks import BLOCKS, NORMS, fold_batch_norm
+from unet.blocks import BLOCKS, LAYERS, NORMS, channels_last, fold_batch_norm
 from unet.config import level_axes
 
 ISOTROPIC = {"dims": 3}
@@ -68,6 +68,22 @@ def test_network_equals_the_reference_from_its_least_size_on(axes, size):
     assert expected.flatten(2).std(dim=2).min() > 1e-4  # the logits differ from pixel to pixel
     with torch.no_grad():
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)  # float64: measured 4e-16
+
+
+@pytest.mark.parametrize("slices", [1, 2, 3, 8])
+@pytest.mark.parametrize(("inputs", "kernel"), [(1, (3, 3, 3)), (16, (3, 3, 3)), (16, (3, 1, 1)), (16, (1, 3, 3))])
+def test_the_gradient_of_a_convolution_in_bf16_is_that_in_float32(slices, inputs, kernel):
+    torch.manual_seed(0)
+    layer = LAYERS[3].conv(inputs, 32, kernel, padding=tuple(side // 2 for side in kernel), bias=False)
+    x = channels_last(torch.randn(1, inputs, slices, 9, 7))
+    weights = torch.randn(1, 32, slices, 9, 7)
+    exact, rounded = [], []
+    for is_bf16, gradients in ((False, exact), (True, rounded)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+            loss = (layer(x) * weights).sum()
+        gradients += torch.autograd.grad(loss, list(layer.parameters()))
+    difference = torch.linalg.vector_norm(rounded[0] - exact[0])
+    assert difference < 0.02 * torch.linalg.vector_norm(exact[0])  # measured 0.003
 
 
 @pytest.mark.parametrize(

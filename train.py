@@ -85,7 +85,7 @@ def main() -> None:
     checkpoints = Checkpoints(
         accelerator, run.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
-    if not checkpoints.resume(run.checkpoint, state, model):  # the run has finished before
+    if not checkpoints.resume(run.checkpoint, state, model, is_over=schedule.is_over(state)):  # it has finished before
         return accelerator.end_training()
 
     log = RunLog(accelerator, network, checkpoints, schedule, state, data, task)

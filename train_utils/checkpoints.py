@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, WriteError, one_line
@@ -233,22 +233,24 @@ class Checkpoints:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module) -> bool:
+    def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module, *, is_over: bool) -> bool:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
 
         Args:
             model: the network as accelerate has prepared it.
+            is_over: whether the flags ask for no more steps than the run has made.
 
         Returns:
             Whether anything is left to do; if not, a line says how the run would go on.
 
-        Raises CheckpointError if the checkpoint belongs to another run.
+        Raises CheckpointError if the checkpoint belongs to another run, or if a run that was stopped has no step left:
+        it would end without an evaluation of its last step.
         """
         if checkpoint is None:
             self.save(run)
             return True
         changes = compare_settings(checkpoint.settings, self.settings)
-        if on_main(self.accelerator, lambda: self._has_finished(checkpoint)):
+        if on_main(self.accelerator, lambda: self._has_finished(checkpoint, is_over)):
             total_steps = self.settings.total_steps or run.step
             remedy = "more --epochs, --max-steps or --max-minutes"
             if run.step < total_steps and checkpoint.settings.flags.get("patience"):
@@ -256,6 +258,11 @@ class Checkpoints:
             line = f"the run has finished, at step {run.step} of {total_steps}; to continue it, give {remedy}"
             say(f"{self.output_dir}: {line}")
             return False
+        if self.settings.total_steps == run.step != checkpoint.settings.total_steps:
+            raise CheckpointError(
+                f"--resume: the run was stopped after {counted(run.step, 'step')}, and has none left with this length;"
+                " give more --epochs or --max-steps"
+            )
         for change in changes:
             say(change)
         self._restore(checkpoint)
@@ -271,15 +278,19 @@ class Checkpoints:
             rebuild_buckets(model, self.network)
         return True
 
-    def _has_finished(self, checkpoint: Checkpoint) -> bool:
+    def _has_finished(self, checkpoint: Checkpoint, is_over: bool) -> bool:
         """Whether the run in this folder ended with this checkpoint, and the flags that are given ask nothing more."""
         try:
             finished = read_json(self.output_dir / FINISHED_FILE)
         except (OSError, ValueError):
             return False
+        if finished.get("step") != checkpoint.state.step:
+            return False
+        saved = checkpoint.settings
         given = {name: value for name, value in self.settings.flags.items() if value is not None}
-        changes = compare_settings(checkpoint.settings, replace(self.settings, flags=given))
-        return finished.get("step") == checkpoint.state.step and not changes
+        if is_over:  # other flags have no effect any more
+            return given.get("push_to_hub") in (None, saved.flags.get("push_to_hub"))
+        return not compare_settings(saved, replace(self.settings, flags=given))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""

@@ -262,12 +262,15 @@ class RunLog:
         """What the numbers of the run mean, and what to do next."""
         is_good = best is not None and best.scores.comparison >= self.section.good
         records, _ = read_log(self.folder)
+        longer = f"give more {self.schedule.length_flag} (docs/choosing-settings.md)"
+        if resume:
+            longer = f"{resume} goes on"
         return remarks_on(
             records,
             score=self.task.scores.score_key(),
             steps=f"{self._steps_made} steps",
             is_short=self.state.step < FEW_STEPS and not is_good,
-            resume=resume,
+            longer=longer,
             images=len(self.info.val),
             image_kind=self.info.val.records.image_kind,
             is_fold=self.info.config.fold is not None,

@@ -179,6 +179,13 @@ class Schedule:
     total_steps: int
     clock: Clock
 
+    @property
+    def length_flag(self) -> str:
+        """The flag that says how long the run is."""
+        if self.args.max_steps:
+            return "--max-steps"
+        return "--max-minutes" if self.clock.budget else "--epochs"
+
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""
         rate = self._learning_rate(step)

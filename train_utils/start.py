@@ -17,7 +17,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, network_shapes
 from inference.models import load_model
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
 from runtime.errors import CheckpointError, LaunchError, SettingsError
 from runtime.files import lock_folder, remove_leftovers
@@ -86,11 +86,13 @@ class OpenedRun:
     def schedule(self, args: TrainSettings, info: DatasetInfo, processes: int) -> Schedule:
         """The schedule by the steps of the run or, with --max-minutes, by the clock.
 
-        A resumed run whose steps were counted keeps them.
+        A resumed run whose steps were counted keeps them, unless --epochs gives others.
         """
         max_steps = args.max_steps
-        if args.max_minutes and self.checkpoint is not None:
+        if args.max_minutes and self.checkpoint is not None and not (args.epochs or self.state().elapsed):
             max_steps = self.checkpoint.settings.total_steps or None  # 0 if the clock decides
+            if max_steps:
+                say(f"--max-minutes has no effect on a resumed run, which keeps its {counted(max_steps, 'step')}")
         clock = Clock(
             None if max_steps else args.max_minutes,
             self.state().elapsed / 60_000,

@@ -79,7 +79,7 @@ def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = No
     more.settings = replace(SETTINGS, total_steps=12)
     checkpoint = find_checkpoint(str(resume), more.folder)
     run = checkpoint.state
-    more.resume(checkpoint, run, more.network)
+    more.resume(checkpoint, run, more.network, is_over=False)
     return more, run
 
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
     assert best.step == 4
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
-    checkpoints.resume(checkpoint, run, checkpoints.network)
+    checkpoints.resume(checkpoint, run, checkpoints.network, is_over=False)
     assert loaded == [{"scale": 4.0}]
 
 

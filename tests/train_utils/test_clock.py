@@ -205,10 +205,11 @@ def test_a_run_by_the_clock_records_its_steps_and_its_learning_rate_falls_with_t
 
 def test_more_minutes_go_on_where_the_run_had_ended(timed, tiny_folder):
     last = timed.steps("train/loss")[-1]
-    flags = ["--dataset", tiny_folder, *QUICK, "--resume", "auto", "--max-minutes"]
+    flags = ["--dataset", tiny_folder, *QUICK, "--resume", "auto"]
     with quick_end():
-        assert "the run has finished" in run_train(timed.folder, *flags, "0.2").output
-        longer = run_train(timed.folder, *flags, "0.3")
+        for length in (["--max-minutes", "0.2"], ["--max-steps", "1"]):
+            assert "the run has finished" in run_train(timed.folder, *flags, *length).output
+        longer = run_train(timed.folder, *flags, "--max-minutes", "0.3")
     assert longer.exit_code == 0, longer.output
     assert longer.steps("train/loss")[-1] > last
 

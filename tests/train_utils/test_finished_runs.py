@@ -44,7 +44,7 @@ def resume(folder: Path, data: Path, *flags: str) -> Run:
     return run_train(folder, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
 
 
-@pytest.mark.parametrize("flags", ["", "--epochs 1 --max-steps 4", "--output-dir .", "--epochs 1"])
+@pytest.mark.parametrize("flags", ["", "--epochs 1 --max-steps 4", "--output-dir .", "--epochs 1", "--loss ce"])
 def test_a_finished_run_that_is_started_again_stays_as_it_is(data, copied, monkeypatch, flags):
     monkeypatch.chdir(copied)
     before = contents(copied)
@@ -60,7 +60,7 @@ def test_flags_that_the_plan_has_decided_need_not_be_given_again(data, tmp_path)
     assert run_train(tmp_path / "run", *flags).exit_code == 0
     again = run_train(tmp_path / "run", *flags, "--resume", "auto")
     assert "the run has finished, at step 2 of 2" in again.output
-    other = run_train(tmp_path / "run", *flags, "--resume", "auto", "--eval-every", "1")
+    other = run_train(tmp_path / "run", *flags, "--resume", "auto", "--eval-every", "1", "--max-steps", "3")
     assert "and is now 1\n" in other.output
     assert "the run has finished" not in other.output
 
@@ -114,6 +114,13 @@ def test_a_run_that_ran_out_of_patience_makes_no_more_steps_whatever_its_length(
     again = resume(folder, data, *PATIENCE, "--epochs", "40")
     assert again.exit_code == 0
     assert again.records == impatient.records
+
+
+def test_a_run_that_was_stopped_does_not_end_without_an_evaluation_of_its_last_step(data, done, copied):
+    shutil.rmtree(copied / "checkpoints" / "step-00000004")
+    with pytest.raises(CheckpointError, match="after 2 steps, and has none left"):
+        resume(copied, data, "--max-steps", "2")
+    assert (copied / "run.json").read_bytes() == (done.folder / "run.json").read_bytes()
 
 
 def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):

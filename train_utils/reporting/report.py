@@ -149,7 +149,7 @@ def remarks_on(
     score: str,
     steps: str,
     is_short: bool,
-    resume: str | None,
+    longer: str,
     images: int,
     image_kind: str,
     is_fold: bool,
@@ -167,7 +167,7 @@ def remarks_on(
         score: the record that models are compared by, such as "eval/mean_iou".
         steps: the steps that were made, and how many were planned.
         is_short: whether a model is often poor after so few steps, and this one is not good.
-        resume: the command that goes on, if the run was stopped.
+        longer: what makes the run longer: a command or a flag.
         images: how many images, or volumes, the score is measured on; `image_kind` is what one of them is called.
         is_fold: whether the run is one of a cross-validation (--fold).
         unfound: names of classes that occur in masks and in no prediction.
@@ -188,7 +188,6 @@ def remarks_on(
     over_fitting = None
     if is_measured and not is_rising:
         over_fitting = _over_fitting(records)
-    longer = f"{resume} goes on" if resume else "give more --max-minutes or --epochs (docs/choosing-settings.md)"
     if over_fitting:
         remarks.append(over_fitting)
     elif is_short:

@@ -95,18 +95,17 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
             " or start a new run with --init-from"
         )
     notes = []
-    steps = counted(current.total_steps, "step")
     minutes = current.flags.get("max_minutes") or 0
     minutes_before = saved.flags.get("max_minutes") or 0
     if saved.total_steps != current.total_steps:
+        now = counted(current.total_steps, "step") if current.total_steps else f"{minutes} minutes"
         before = saved.total_steps or f"{minutes_before} minutes"
         notes.append(
-            f"the run is now {steps} long instead of {before}: the learning rate follows the schedule of the new length"
+            f"the run is now {now} long instead of {before}: the learning rate follows the schedule of the new length"
         )
-    if saved.total_steps and minutes not in (0, minutes_before):
-        notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
-    if not current.total_steps and minutes > minutes_before:
-        notes.append(f"the run has now {minutes} minutes instead of {minutes_before}")
+    by_clock = not current.total_steps or current.flags.get("epochs")  # beside minutes, the plan leaves --epochs open
+    if by_clock and minutes > minutes_before:
+        notes.append(f"the run has now {minutes} minutes instead of {minutes_before or 'no limit'}")
     for name, value in current.flags.items():
         if name not in NOT_COMPARED and saved.flags.get(name, value) != value:
             notes.append(f"{name} was {saved.flags[name]} and is now {value}")

@@ -13,7 +13,7 @@ SOUND = {
     "score": "eval/mean_iou",
     "steps": "2,000 steps",
     "is_short": False,
-    "resume": None,
+    "longer": "give more --max-steps",
     "images": 40,
     "image_kind": "image",
     "is_fold": False,
@@ -54,8 +54,7 @@ SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
 @pytest.mark.parametrize(
     ("changes", "records", "parts"),
     [
-        (SHORT, FLAT, ["Only 94 of 1,200 steps were made", "below 500", "--max-minutes"]),
-        (SHORT | {"resume": "train.py x"}, FLAT, ["Only 94", "train.py x goes on"]),
+        (SHORT, FLAT, ["Only 94 of 1,200 steps were made", "below 500", "--max-steps"]),
         ({"unfound": ["cat", "dog"]}, FLAT, ["Nothing of cat, dog was found: train longer, and give --class-weights"]),
         ({"unfound": ["cat"]}, FLAT, ["or images that show it"]),
         ({"unfound": ["cat"], "weights_classes": True}, FLAT, ["and give a larger --scale or images"]),
@@ -63,9 +62,8 @@ SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
         ({"images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
         ({"images": 9, "is_fold": True}, FLAT, ["on 9 images only", "compare.py computes the mean of all folds"]),
-        ({}, RISING, ["still rising when the run ended", "--max-minutes"]),
+        ({}, RISING, ["still rising when the run ended", "--max-steps"]),
         ({}, OVER_AND_RISING, ["still rising when the run ended"]),
-        ({"resume": "train.py x"}, RISING, ["still rising when the run ended", "train.py x"]),
         ({"score": "eval/closeness"}, CLOSER, ["still rising when the run ended"]),
         ({}, [*FLAT, *WAITING], ["waited for data 30% of the time", "--num-workers, or give --cache"]),
         ({"is_cached": True}, [*FLAT, *WAITING], ["30% of the time: raise --num-workers (docs/performance.md)"]),
@@ -89,7 +87,7 @@ def test_no_remark_advises_against_another(records, opening):
     said = remarks(records, **SHORT, unfound=["cat"])
     assert said[0].startswith(opening)
     assert len(said) == 2
-    advises_longer = ["more --max-minutes" in remark or "train longer" in remark for remark in said]
+    advises_longer = ["more --max-steps" in remark or "train longer" in remark for remark in said]
     assert advises_longer == [records is RISING] * 2
 
 

@@ -112,16 +112,14 @@ IDENTITY = {"seed": 0, "batch size": 4}
 FLAGS = {"keep_checkpoints": 2, "epochs": 3, "seed": 0}
 
 
-MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
-
-
 @pytest.mark.parametrize(
     ("before", "now", "lines"),
     [
         ({}, {"keep_checkpoints": 5, "epochs": 4, "output_dir": "x"}, ["keep_checkpoints was 2 and is now 5"]),
         ({"max_minutes": 3}, {"max_minutes": 3}, []),
-        ({"max_minutes": 3}, {"max_minutes": 5}, [MINUTES]),  # of an earlier version, whose steps had been measured
-        ({}, {"max_minutes": 5}, [MINUTES]),
+        ({"max_minutes": 3}, {"max_minutes": 5}, ["the run has now 5 minutes instead of 3"]),
+        ({"max_minutes": 3}, {"max_minutes": 5, "epochs": None}, []),  # its steps are counted
+        ({}, {"max_minutes": 5}, ["the run has now 5 minutes instead of no limit"]),
     ],
 )
 def test_other_flags_are_reported_unless_they_are_of_length_and_place(before, now, lines):

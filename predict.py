@@ -21,7 +21,6 @@ from accelerate.utils import gather_object
 from PIL import Image
 
 from inference.models import is_onnx
-from inference.output_folder import complete_provenance
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
@@ -51,26 +50,21 @@ class Failure(NamedTuple):
     Args:
         line: the error, for the terminal.
         is_written: whether the mask is written nevertheless.
-        has_mask: whether there is a mask, from this run or from an earlier one.
     """
 
     line: str
     is_written: bool
-    has_mask: bool
 
 
 def write_files_of_all(
-    args: PredictSettings, jobs: list[Job], requested: RequestedOutputs, report: dict | None, *, is_complete: bool
+    args: PredictSettings, jobs: list[Job], requested: RequestedOutputs, report: dict | None
 ) -> list[str]:
     """Write the files of all images together; returns a line if one cannot be written.
 
     Args:
         report: the content of metrics.json, if there are scores.
-        is_complete: whether all masks are from the model that predict.json names, which then says so.
     """
     try:
-        if is_complete:
-            complete_provenance(args.output)
         if report:
             with replace_file(args.output / "metrics.json") as file:
                 file.write((json.dumps(report, indent=2) + "\n").encode())
@@ -80,7 +74,7 @@ def write_files_of_all(
         if args.coco:
             requested.write_coco(args.output, jobs)
     except (OSError, DataError) as error:
-        return [f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"]
+        return [f"{args.output}: metrics.json or a file of all images cannot be written ({error})"]
     return []
 
 
@@ -123,7 +117,7 @@ def main() -> None:
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError) or job in work.finished_jobs
-                failures.append(Failure(line, is_written, has_mask=output_format.mask_file(job).exists()))
+                failures.append(Failure(line, is_written))
             elif result is not None:
                 scores.merge(result)
 
@@ -138,9 +132,7 @@ def main() -> None:
         report = None
         if scores.entries:
             report = print_scores(scores)
-        has_old_masks = any(failure.has_mask and not failure.is_written for failure in failures)
-        are_all_new = args.file is None and args.overwrite and not has_old_masks
-        problems = write_files_of_all(args, work.jobs, requested, report, is_complete=are_all_new)
+        problems = write_files_of_all(args, work.jobs, requested, report)
         written_count = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written_count} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
         for line in [failure.line for failure in failures] + problems:

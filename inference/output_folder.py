@@ -4,6 +4,7 @@ A folder never mixes masks of two models, and no file that is written is an inpu
 """
 
 import json
+import os
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from tasks.job import LEGEND, Job
 from tasks.objects.write import COCO
 
 RECORD = "predict.json"
+SINCE = "since"  # its entry: older files are not of these models, in seconds since 1970
 METRICS = "metrics.json"
 MODEL_FILES = ("config.json", "model.safetensors")
 CHUNK = 2**22  # bytes of a file that are read at once
@@ -33,7 +35,7 @@ def provenance_of(args: PredictSettings) -> dict:
     Tiles are left out, so that a call that ran out of memory can continue with smaller ones.
     """
     models = {redact(name): _checksum(Path(name)) for name in [args.model, *args.ensemble]}
-    provenance = {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
+    provenance = {"models": models, "scale": args.scale, "tta": args.tta}
     if args.min_size is not None:
         provenance["min_size"] = args.min_size
     if args.drop_border:
@@ -42,54 +44,53 @@ def provenance_of(args: PredictSettings) -> dict:
 
 
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
-    """Write the provenance of the masks into their folder.
+    """Write the provenance of the masks into their folder, and since when it holds.
 
-    Raises DataError if the folder has another one already, and if nothing can be written there.
-
-    With `overwrite` the folder holds old and new masks for a while: the record is not `complete` until all new masks
-    are written.
+    With `overwrite` it holds from now on: files that are there are of another call, until they are written again.
+    Raises DataError if the folder has another provenance already, and if nothing can be written there.
     """
-    earlier_essence = _recorded_essence(output)
-    if earlier_essence and not overwrite and earlier_essence != _essence(provenance):
+    earlier = _read_record(output)
+    if earlier and not overwrite and _essence(earlier) != _essence(provenance):
         raise DataError(
-            f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
-            " that did not finish; choose another folder, or give --overwrite"
+            f"--output {output}: holds masks of another model or other settings (see {RECORD}); choose another folder,"
+            " or give --overwrite"
         )
     try:
-        _record(output, provenance | {"complete": not overwrite})
+        with TemporaryFile(dir=output) as probe:
+            now = os.stat(probe.fileno()).st_mtime  # by the clock of the disk, as the times of masks
+        record = provenance | {SINCE: now if overwrite else recorded_since(output)}
+        # FileNotFoundError: another run may write the record at the same moment
+        with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
+            file.write((json.dumps(record, indent=2) + "\n").encode())
     except OSError as error:
         raise DataError(f"--output {output}: {RECORD} cannot be written ({error.strerror})") from error
 
 
 def is_recorded(output: Path) -> bool:
     """Whether the files of a folder are those of earlier calls, which have recorded their provenance."""
-    return _recorded_essence(output) is not None
+    return _read_record(output) is not None
 
 
-def complete_provenance(output: Path) -> None:
-    """Record that all masks of the folder have the provenance that `record_provenance` has written."""
-    with suppress(FileNotFoundError, ValueError):  # the record was removed or damaged meanwhile
-        _record(output, read_json(output / RECORD) | {"complete": True})
+def recorded_since(output: Path) -> float:
+    """The time since which files in a folder have the recorded provenance; 0 if all have it."""
+    return (_read_record(output) or {}).get(SINCE, 0.0)
 
 
-def _record(output: Path, provenance: dict) -> None:
-    # FileNotFoundError: another run may write the record at the same moment
-    with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
-        file.write((json.dumps(provenance, indent=2) + "\n").encode())
-
-
-def _recorded_essence(output: Path) -> dict | None:
-    """The essence of the record in a folder; None if there is no record, or not one of ours."""
+def _read_record(output: Path) -> dict | None:
+    """The record in a folder; None if there is none, or not one of ours."""
     try:
-        return _essence(read_json(output / RECORD))
+        record = read_json(output / RECORD)
+        _essence(record)
+        record[SINCE] = float(record.get(SINCE, 0))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+    return record
 
 
 def _essence(provenance: dict) -> dict:
     """The provenance with checksums instead of the names of models, which may have been moved."""
     models = [checksum or name for name, checksum in provenance["models"].items()]
-    return provenance | {"models": models}
+    return provenance | {"models": models, SINCE: None}
 
 
 def _checksum(model: Path) -> str | None:

@@ -31,17 +31,17 @@ class RequestedOutputs:
     overwrite: bool = False
     boundary: bool = False
 
-    def is_finished(self, job: Job) -> bool:
-        """Whether there is nothing to write: all outputs exist and are newer than the input."""
+    def is_finished(self, job: Job, since: float = 0.0) -> bool:
+        """Whether there is nothing to write: all outputs exist, and are newer than the input and not from before."""
         if self.overwrite or job.size is None:
             return False
-        newest_input = max(Path(path).stat().st_mtime for path in job.files)
+        oldest = max(since, *(Path(path).stat().st_mtime for path in job.files))
         for extension in self.extensions:
             try:
                 file = self.output_format.file(job, extension).stat()
             except OSError:
                 return False
-            if not file.st_size or file.st_mtime < newest_input:
+            if not file.st_size or file.st_mtime < oldest:
                 return False
         return True
 

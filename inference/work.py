@@ -8,7 +8,14 @@ from itertools import chain
 from pathlib import Path
 
 from inference.inputs import find_inputs, named_job
-from inference.output_folder import check_unfinished, check_written, make_folder, provenance_of, record_provenance
+from inference.output_folder import (
+    check_unfinished,
+    check_written,
+    make_folder,
+    provenance_of,
+    record_provenance,
+    recorded_since,
+)
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.requested_outputs import RequestedOutputs
@@ -56,7 +63,8 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
         folders.update(job.file(extension).parent for extension in requested.extensions)
     for folder in folders:
         remove_leftovers(folder)  # of a call that was killed
-    finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job)}
+    since = recorded_since(args.output)
+    finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job, since)}
     unfinished = [job for job in jobs if job not in finished_jobs]
     check_unfinished(args, unfinished, requested)
     predicted = jobs if args.truth else unfinished

@@ -4,7 +4,6 @@ Modules: inference/requested_outputs.py, inference/output_folder.py, tasks/predi
 tasks/prediction_format.py, tasks/classes/write.py.
 """
 
-import json
 import os
 import signal
 import time
@@ -71,16 +70,21 @@ def test_folder_of_masks_takes_none_of_another_model(other_model, photos, masks,
     assert not (masks / "b.png").exists()
 
 
-def test_folder_of_masks_is_complete_where_all_of_another_model_are_overwritten(other_model, photos, masks):
-    predict(other_model, [photos / "a.png"], masks, "--overwrite")
-    assert json.loads((masks / "predict.json").read_text())["complete"] is True
-
-
-def test_folder_of_masks_is_incomplete_where_one_of_another_model_stays(other_model, photos, masks, tmp_path):
-    (tmp_path / "broken.png").touch()
-    (masks / "broken.png").touch()  # as if it were from before
-    predict(other_model, [photos / "a.png", tmp_path / "broken.png"], masks, "--overwrite")
-    assert json.loads((masks / "predict.json").read_text())["complete"] is False
+@pytest.mark.parametrize("overwritten", ["a.png", "broken.png"])
+def test_what_an_overwriting_call_has_left_of_another_model_is_predicted_again(
+    model, other_model, photos, tmp_path, overwritten
+):
+    inputs, out = tmp_path / "inputs", tmp_path / "out"
+    inputs.mkdir()
+    (inputs / "a.png").write_bytes((photos / "a.png").read_bytes())
+    predict(model, [inputs], out, "--overlay")
+    (inputs / "broken.png").touch()
+    predict(other_model, [inputs / overwritten], out, "--overwrite")
+    (inputs / "broken.png").unlink()
+    assert "there already" not in predict(other_model, [inputs], out, "--overlay").stdout
+    predict(other_model, [inputs], tmp_path / "new", "--overlay")
+    for name in ("a.png", "a.overlay.png"):
+        assert (out / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
 
 
 def test_an_overlay_of_a_large_image_of_16_bits_is_equally_bright_all_over(model, tmp_path, monkeypatch):

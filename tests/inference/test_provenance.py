@@ -1,4 +1,4 @@
-"""Which models and settings made the masks of a folder, and whether all of them are there."""
+"""Which models and settings made the masks of a folder, and since when."""
 
 import errno
 import json
@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from support.prediction import settings_of
 
-from inference.output_folder import complete_provenance, provenance_of, record_provenance
+from inference.output_folder import provenance_of, record_provenance, recorded_since
 from runtime.errors import DataError
 
 
@@ -28,30 +28,28 @@ def output(tmp_path) -> Path:
 
 def test_provenance_names_the_model_by_its_checksum_beside_settings(weights):
     own = provenance_of(settings_of(model=str(weights)))
-    assert own == {"models": {str(weights): "1ad27358"}, "scale": None, "tta": False, "complete": True}
+    assert own == {"models": {str(weights): "1ad27358"}, "scale": None, "tta": False}
 
 
-def test_a_folder_of_masks_is_not_complete_while_others_are_overwritten(weights, output):
-    """A folder of masks of which another call has overwritten some."""
+def test_files_of_before_an_overwriting_call_are_not_of_its_provenance(weights, output):
     record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
-    record_provenance(output, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=True)
-    assert not json.loads((output / "predict.json").read_text())["complete"]
-    with pytest.raises(DataError, match="or of an --overwrite that did not finish"):
-        record_provenance(output, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
+    assert recorded_since(output) == 0
+    (output / "a.png").touch()
+    for overwrite in (True, False):
+        record_provenance(output, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=overwrite)
+        assert recorded_since(output) >= (output / "a.png").stat().st_mtime
 
 
-def test_a_record_that_somebody_has_removed_is_not_written_again(output):
-    complete_provenance(output)
-    assert not (output / "predict.json").exists()
+DAMAGED_RECORDS = ["{", "", "[1]", "5", "{}", '{"models": ["a"]}', '{"models": {}, "since": "x"}']
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1]", "5", "{}", '{"models": ["a"]}'])
+@pytest.mark.parametrize("text", DAMAGED_RECORDS)
 def test_a_record_that_is_damaged_or_of_somebody_else_is_replaced(tmp_path, text):
     (tmp_path / "predict.json").write_text(text)
-    own = {"models": {"me/cells": None}, "complete": True}
+    own = {"models": {"me/cells": None}}
     record_provenance(tmp_path, own, overwrite=False)
-    assert json.loads((tmp_path / "predict.json").read_text()) == own
-    other = {"models": {"me/dirt": None}, "complete": True}
+    assert json.loads((tmp_path / "predict.json").read_text()) == own | {"since": 0.0}
+    other = {"models": {"me/dirt": None}}
     with pytest.raises(DataError, match="holds masks of another model"):
         record_provenance(tmp_path, other, overwrite=False)
 
@@ -60,7 +58,7 @@ def test_a_disk_that_takes_no_record_is_a_one_line_error(output, monkeypatch):
     """As a full disk does, which takes the empty file that the folder is tried with."""
     monkeypatch.setattr("runtime.files.sync", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DataError, match=r"predict\.json cannot be written \(No space left on device\)"):
-        record_provenance(output, {"models": {"me/cells": None}, "complete": True}, overwrite=False)
+        record_provenance(output, {"models": {"me/cells": None}}, overwrite=False)
 
 
 def models_of(model: Path | str, **settings: object) -> dict[str, str | None]:

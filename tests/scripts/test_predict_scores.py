@@ -123,5 +123,5 @@ def test_a_report_has_images_from_the_worst_to_those_without_a_score_and_names_f
 def test_a_file_of_all_images_that_cannot_be_written_is_a_line(tmp_path):
     (tmp_path / "metrics.json").mkdir()
     args = settings_of(output=tmp_path)
-    (line,) = write_files_of_all(args, [], writer_of(Predictor(network_of())), {"images": 1}, is_complete=False)
-    assert line.startswith(f"{tmp_path}: metrics.json, predict.json or a file of all images cannot be written (")
+    (line,) = write_files_of_all(args, [], writer_of(Predictor(network_of())), {"images": 1})
+    assert line.startswith(f"{tmp_path}: metrics.json or a file of all images cannot be written (")

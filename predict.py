@@ -36,6 +36,7 @@ from runtime.launch import (
     compile_networks,
     configure_process,
     default_precision,
+    explained_launch,
     process_group_options,
 )
 from runtime.script import run_script
@@ -82,9 +83,10 @@ def main() -> None:
     args = parse_args(__doc__)
 
     # 1. Launch: devices and precision come from the launch profile
-    check_launch()
-    precision = default_precision("no" if all(map(is_onnx, (args.model, *args.ensemble))) else None)
-    accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=[process_group_options()])
+    with explained_launch():
+        check_launch()
+        precision = default_precision("no" if all(map(is_onnx, (args.model, *args.ensemble))) else None)
+        accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 
 from runtime.console import say
 from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_groups
-from runtime.errors import LaunchError
+from runtime.errors import LaunchError, UserError, one_line
 from runtime.machine import keep_freed_memory
 from runtime.redact import redact
 
@@ -43,6 +43,20 @@ COMM_HOOKS = {
     "bf16": DDPCommunicationHookType.BF16,
 }
 MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
+
+
+@contextmanager
+def explained_launch() -> Iterator[None]:
+    """In this context, an error about what launchers put into the environment, or do not, becomes a LaunchError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise LaunchError(
+            f"the environment of this launch cannot be used: {one_line(error)}; start by accelerate launch or torchrun,"
+            " which set WORLD_SIZE, RANK and the others, or unset them"
+        ) from error
 
 
 def check_launch(deterministic: bool = False) -> None:

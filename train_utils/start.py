@@ -28,6 +28,7 @@ from runtime.launch import (
     default_precision,
     describe_profile,
     distributed_options,
+    explained_launch,
     say_profile,
 )
 from runtime.settings import as_flags
@@ -160,6 +161,7 @@ def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: It
     say(f"{kind}: {as_flags(chosen)}")
 
 
+@explained_launch()
 def launch(flags: TrainSettings) -> Accelerator:
     """The accelerator of this process; raises LaunchError if the machine cannot do what the launch profile says."""
     if flags.push_to_hub and huggingface_hub.get_token() is None:

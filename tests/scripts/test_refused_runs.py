@@ -46,6 +46,13 @@ def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp
     assert "accelerate launch --config_file accelerate_configs/" in errors[0]
 
 
+@pytest.mark.parametrize("script", ["train.py", "predict.py --model MODEL --input MODEL --output out"])
+@pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", "x"), ("LOCAL_RANK", "0"), ("ACCELERATE_USE_CPU", "maybe")])
+def test_an_environment_that_no_launcher_makes_is_one_line(fails_with, script, name, value):
+    result = launch(*script.split(), env={name: value})
+    fails_with(result, "the environment of this launch cannot be used: ", 1)
+
+
 def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):
     fails_with(launch("train.py", "--learning-rat", "1"), "did you mean --learning-rate?", 2)
 

@@ -24,7 +24,7 @@ from runtime.console import say
 from runtime.errors import SettingsError, UsageError
 from runtime.script import run_script
 from runtime.settings import reader
-from runtime.values import Natural
+from runtime.values import Natural, Source
 
 MINUTES_TO_DELETION = 10
 INTRODUCTION = f"""# Segment an image
@@ -41,7 +41,9 @@ def parse_args(description: str) -> argparse.Namespace:
     folder_beside = Path(__file__).with_name("model")
     if model is None and folder_beside.is_dir():
         model = str(folder_beside)
-    parser.add_argument("--model", default=model, help="as for predict.py; else $MODEL, else model/ beside app.py")
+    parser.add_argument(
+        "--model", type=reader(Source), default=model, help="as for predict.py; else $MODEL, else model/ beside app.py"
+    )
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     parser.add_argument(
         "--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's (default: %(default)s)"

@@ -36,14 +36,17 @@ def parse_args(description: str) -> argparse.Namespace:
         "--runs", nargs="+", action="extend", required=True, type=reader(Path), metavar="RUN", help=runs
     )
     parser.add_argument("--dataset", metavar="DATA", help="the data set, where it is not where the runs have found it")
-    output = f"for {PAGE}, {TABLE} and {LIST} (default: %(default)s)"
-    parser.add_argument("--output", type=reader(Path), default=Path("review"), metavar="DIR", help=output)
+    output = f"for {PAGE}, {TABLE} and {LIST} (default: review)"
+    parser.add_argument("--output", type=reader(Path), metavar="DIR", help=output)
     temperature = (
         "instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes"
     )
     parser.add_argument("--calibrate", action="store_true", help=temperature)
     parser.add_argument("--overwrite", action="store_true", help="replace the files that are there")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.calibrate and (args.output or args.overwrite):
+        parser.error("--output and --overwrite are for the review of masks, and --calibrate changes the models")
+    return args
 
 
 def review_masks(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
@@ -82,9 +85,9 @@ def main() -> None:
     if args.calibrate:
         calibrate_models(args.runs, args.dataset, device)
         return
-    files = [args.output / name for name in (PAGE, TABLE, LIST)]
-    check_free(f"--output {args.output}", files, overwrite=args.overwrite)
-    review_masks(args.runs, args.dataset, device, args.output)
+    output = args.output or Path("review")
+    check_free(f"--output {output}", [output / name for name in (PAGE, TABLE, LIST)], overwrite=args.overwrite)
+    review_masks(args.runs, args.dataset, device, output)
 
 
 if __name__ == "__main__":

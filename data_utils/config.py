@@ -11,7 +11,7 @@ from data_utils.class_names import BACKGROUND, OUTSIDE, holds_names
 from data_utils.point_states import ABSENCES
 from runtime.errors import DataError
 from runtime.settings import setting
-from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed
+from runtime.values import Count, FractionAbove0, Limit, Natural, OneOf, Positive, Seed, Source
 
 LANDMARKS = "landmarks"  # the tasks that the layout of a data set may tell
 OVERLAPPING = "overlapping"
@@ -92,7 +92,7 @@ class DataConfig:
     mask_suffix: str | None = _data(
         "masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True
     )
-    exclude: str | None = _data("leave out the images of a list, a name on each line", metavar="FILE")
+    exclude: Source | None = _data("leave out the images of a list, a name on each line", metavar="FILE")
     allow_unpaired: bool = _data("leave out images or masks without a counterpart", default=False)
     streaming: bool = _data("read parquet or tar files piece by piece; URLs always are", default=False)
     cache: bool = _data("keep decoded, resized images on disk", default=False, has_effect=False)

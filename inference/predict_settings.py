@@ -13,7 +13,7 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from runtime.cli import Arguments
 from runtime.settings import add_settings, setting
-from runtime.values import Count, Natural, OneOf, Positive, checked
+from runtime.values import Count, Natural, OneOf, Positive, Source, checked
 
 MASK_FILES = (".png", ".tif", ".tiff", ".nii.gz", ".dcm")  # how the file of the only mask ends
 TABLES = (".csv", ".json", ".geojson", ".gpkg", ".tps", ".pts")  # which are written into a folder only
@@ -43,8 +43,10 @@ class PredictSettings:
         file: the file of the only mask, if `--output` names one in place of a folder.
     """
 
-    model: str = _first("model folder that train.py wrote, Hub id, .onnx file, or a Pytorch-UNet .pth", default=MISSING)
-    input: tuple[str, ...] = _first(
+    model: Source = _first(
+        "model folder that train.py wrote, Hub id, .onnx file, or a Pytorch-UNet .pth", default=MISSING
+    )
+    input: tuple[Source, ...] = _first(
         "files, folders (with their subfolders) or patterns such as 'scans/*.tif'",
         default=MISSING,
         metavar="FILES",
@@ -83,7 +85,7 @@ class PredictSettings:
     tta: bool = _advanced(
         "average over mirrored and turned copies of the image, as far as training used them", default=False
     )
-    ensemble: tuple[str, ...] = _advanced("average with these models", default=(), metavar="MODEL", grows=True)
+    ensemble: tuple[Source, ...] = _advanced("average with these models", default=(), metavar="MODEL", grows=True)
     boundary: bool = _advanced("with --truth: also boundary IoU and HD95, of volumes in mm", default=False)
     mask_suffix: str | None = _advanced(
         "true masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True

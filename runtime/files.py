@@ -28,8 +28,13 @@ ABANDONED = 3600  # seconds without a change after which nobody writes any more
 
 
 def user_path(text: str) -> Path:
-    """The path that a user typed; `~` and `~name` stand for home folders unless something is there of that name."""
-    return Path(text if os.path.exists(text) else os.path.expanduser(text))
+    """The path that a user typed, as `user_text` has it."""
+    return Path(user_text(text))
+
+
+def user_text(text: str) -> str:
+    """What a user typed; `~` and `~name` stand for home folders unless something is there of that name."""
+    return text if os.path.exists(text) else os.path.expanduser(text)
 
 
 @contextmanager

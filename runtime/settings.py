@@ -9,8 +9,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from runtime.files import user_path
-from runtime.values import Misfit, OneOf, description, field_types, fit
+from runtime.files import user_path, user_text
+from runtime.values import Misfit, OneOf, Source, description, field_types, fit
 
 
 def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
@@ -89,8 +89,8 @@ def _help(entry: Field) -> str:
 def reader(hint: Any, *, takes_auto: bool = False, may_be_empty: bool = False) -> Callable[[str], Any]:
     """A type for argparse: a word as a value of the type, and None for `auto` if it `takes_auto`.
 
-    An empty text is that of a shell's variable that is not set, unless it `may_be_empty`. In a path, `~` is the home
-    folder, as no shell makes it of `--output-dir=~/runs`.
+    An empty text is that of a shell's variable that is not set, unless it `may_be_empty`. In a path and a
+    Source, `~` is the home folder, as no shell makes it of `--output-dir=~/runs`.
     """
 
     def read(text: str) -> Any:
@@ -100,6 +100,8 @@ def reader(hint: Any, *, takes_auto: bool = False, may_be_empty: bool = False) -
             return None
         if hint is Path:
             return user_path(text)
+        if hint == Source:
+            text = user_text(text)
         for kind in (int, float, str):
             with suppress(ValueError, Misfit):
                 return fit(kind(text), hint)

@@ -60,6 +60,7 @@ class OneOf:
         return " or ".join(words)
 
 
+Source = Annotated[str, Limit(bool, "a path, or a name or address")]
 Natural = Annotated[int, Limit(lambda number: 1 <= number <= 10**9, "a whole number of at least 1, at most 10^9")]
 Count = Annotated[int, Limit(lambda number: number >= 0, "a whole number of at least 0")]
 Byte = Annotated[int, Limit(lambda number: 0 <= number <= 255, "a whole number from 0 to 255")]

@@ -39,6 +39,8 @@ def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, .
         reasons["val_fraction"] = "--fold says how many images validate"
     if train.metadata.landmarks is None:
         reasons["absent"] = "the data are masks, and not points"
+    else:  # flags of training, beside those of the data
+        reasons |= dict.fromkeys(("loss", "class_weights"), "the data are points, and not masks")
     if train.rows.image_folders:
         reasons |= dict.fromkeys(("image_column", "mask_column"), "the images are files, and not cells of a table")
         reasons["dataset_config"] = "the images are files, and not a data set of the Hub"

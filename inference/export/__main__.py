@@ -15,6 +15,7 @@ from runtime.console import say
 from runtime.errors import SettingsError, WriteError
 from runtime.script import run_script
 from runtime.settings import reader
+from runtime.values import Source
 from unet.model import UNet
 
 FORMATS = {  # name -> what its runtime has proved
@@ -31,7 +32,7 @@ REMOVED_FORMATS = {  # name -> what to do instead
 def main() -> None:
     """Export a model folder or a Hub id from the command line."""
     parser = Arguments(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="model folder or Hub id")
+    parser.add_argument("model", type=reader(Source), help="model folder or Hub id")
     parser.add_argument("output", type=reader(Path), help="the file to write")
     formats = f"the format, one of {', '.join(FORMATS)}; see docs/export.md (default: %(default)s)"
     parser.add_argument("--to", type=known_format, metavar="FORMAT", default="onnx", help=formats)

@@ -101,8 +101,8 @@ def choose_tiling(
     for axis in cut_axes:
         if shared[axis] >= tile[axis]:
             raise SettingsError(
-                f"overlap {shared[axis]} must be less than the tile size {tile[axis]}"
-                " (both rounded up to the pooling grid)"
+                f"--overlap {shared[axis]} must be less than --tile-size {tile[axis]}"
+                " (both rounded up to the pooling grid); give a smaller overlap, or larger tiles"
             )
     exact = margin is not None and all(shared[axis] >= 2 * margin[axis] for axis in cut_axes)
     return Tiling(tile, shared, steps, exact)

@@ -159,8 +159,8 @@ def test_sizes_of_tiles_are_rounded_to_the_pooling_grid(tile_size, overlap, roun
 @pytest.mark.parametrize(
     ("tile_size", "overlap", "line"),
     [
-        (500, 500, "overlap 512 must be less than the tile size 512"),
-        (3, 1, "overlap 16 must be less than the tile size 16"),
+        (500, 500, "--overlap 512 must be less than --tile-size 512"),
+        (3, 1, "--overlap 16 must be less than --tile-size 16"),
     ],
 )
 def test_overlap_of_a_whole_tile_is_refused(tile_size, overlap, line):

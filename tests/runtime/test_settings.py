@@ -11,7 +11,19 @@ from typing import Annotated, Any
 import pytest
 
 from runtime.settings import add_settings, as_flags, reader, setting
-from runtime.values import Amount, Count, Fraction, FractionAbove0, Natural, OneOf, Positive, Seed, checked, from_json
+from runtime.values import (
+    Amount,
+    Count,
+    Fraction,
+    FractionAbove0,
+    Natural,
+    OneOf,
+    Positive,
+    Seed,
+    Source,
+    checked,
+    from_json,
+)
 
 Auto = Annotated[str, OneOf(("auto",))]
 
@@ -28,6 +40,7 @@ class Settings:
     deep: bool = setting("deeper", group="others", default=True)
     blocks: Count | None = setting("how many", group="others", const=0)
     file: Path | None = setting("where", group="others")
+    model: Source | None = setting("which model", group="others")
     names: tuple[str, ...] = setting("what else", group="others", default=(), grows=True)
 
 
@@ -49,6 +62,8 @@ def parse(*words: str) -> dict[str, Any]:
         ("--kind b", {"kind": "b"}),
         ("--file a/b", {"file": Path("a/b")}),
         ("--file=~/b", {"file": Path.home() / "b"}),
+        ("--model=~/b", {"model": str(Path.home() / "b")}),
+        ("--model https://x//b", {"model": "https://x//b"}),
         ("--weights 1 2 --weights 3", {"weights": [3]}),
         ("--names a b --names c", {"names": ["a", "b", "c"]}),
     ],

@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from data_utils.config import BATCH, DATA, FIRST, NETWORK, OPTIMIZATION, RUN, DataConfig
 from runtime.launch import COMM_HOOKS
 from runtime.settings import setting
-from runtime.values import Amount, Count, Fraction, Limit, Natural, OneOf, Positive
+from runtime.values import Amount, Count, Fraction, Limit, Natural, OneOf, Positive, Source
 from tasks import TASKS
 from tasks.losses import LOSSES
 from train_utils.optim import OPTIMIZERS, SCHEDULES
@@ -82,8 +82,8 @@ class TrainSettings(DataConfig):
     num_workers: Count | None = setting(
         "processes that load data (default: by the number of CPUs)", group=DATA, metavar="N", has_effect=False
     )
-    init_from: str | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
-    encoder: str | None = _network(
+    init_from: Source | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
+    encoder: Source | None = _network(
         "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net",
         metavar="lite0|none|ID",
         unplanned=None,

@@ -8,6 +8,7 @@ import tifffile
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
 from support.picture_folders import names, write_pictures
+from support.points import write_table
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
@@ -15,6 +16,7 @@ from data_utils.sources.holdout import hold_out, hold_out_shards, idle_flags, le
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRows, Metadata, Records, StreamRows
 from runtime.errors import DataError
+from train_utils.settings.train_settings import TrainSettings
 
 
 def names_of(info: DatasetInfo) -> tuple[list[str], list[str]]:
@@ -208,3 +210,11 @@ def test_a_flag_without_effect_is_a_line(tmp_path, write, flags):
     (line,) = idle_flags(*load_records(config), config)
     flag = next(iter(flags)).replace("_", "-")
     assert line.startswith(f"--{flag} has no effect: ")
+
+
+@pytest.mark.parametrize("flags", [{"loss": "ce"}, {"class_weights": ("auto",)}])
+def test_a_flag_of_masks_has_no_effect_on_points(tmp_path, flags):
+    write_table(tmp_path / "data", "image,nose_x,nose_y\na.png,1,2\nb.png,3,4\n", images=2)
+    config = TrainSettings(str(tmp_path / "data"), **flags)
+    (line,) = idle_flags(*load_records(config), config)
+    assert line.endswith(" has no effect: the data are points, and not masks")

@@ -42,6 +42,13 @@ def test_a_path_that_is_empty_is_refused(flag):
     assert f"argument {flag}: '' is not a " in result.stderr
 
 
+@pytest.mark.parametrize("flags", [["--output", "review"], ["--overwrite"]])
+def test_a_calibration_takes_no_flag_of_a_review(flags):
+    result = run_review("--runs", "run", "--calibrate", *flags)
+    assert result.returncode == 2
+    assert "--output and --overwrite are for the review of masks" in result.stderr
+
+
 REVIEWS = [mask_review(f"{number}.png", number / 100, shifted=number in (1, 11)) for number in range(12)]
 
 
@@ -240,14 +247,13 @@ def noisy_data(tiny_folder, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def calibrated(trained_run, noisy_data, tmp_path_factory) -> SimpleNamespace:
-    """A copy of the trained run that is calibrated on noisy masks: `run`, `output`, `result`, and the `temperature`."""
+    """A copy of the trained run that is calibrated on noisy masks: `run`, `result` and `temperature`."""
     folder = tmp_path_factory.mktemp("calibrated")
     run = folder / "run"
     shutil.copytree(trained_run, run)
-    flags = ("--calibrate", "--dataset", noisy_data, "--output", folder / "out")
-    result = run_review("--runs", run, folder / "nothing", *flags)
+    result = run_review("--runs", run, folder / "nothing", "--calibrate", "--dataset", noisy_data)
     assert result.returncode == 0, result.stderr
-    return SimpleNamespace(run=run, output=folder / "out", result=result, temperature=recorded_temperature(run))
+    return SimpleNamespace(run=run, result=result, temperature=recorded_temperature(run))
 
 
 def test_a_calibrated_model_has_the_same_masks_by_softened_probabilities(calibrated, trained_run, noisy_data):
@@ -271,6 +277,6 @@ def test_a_calibration_prints_its_temperature_and_lowers_the_error(calibrated):
 def test_a_run_of_volumes_is_calibrated(volumes, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(volumes.run, run)
-    result = run_review("--runs", run, "--calibrate", "--output", tmp_path)
+    result = run_review("--runs", run, "--calibrate")
     assert result.returncode == 0, result.stderr
     assert recorded_temperature(run) != 1

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from inference.output_folder import make_folder
 from runtime.cli import Arguments, check_free
 from runtime.console import counted, say
 from runtime.device import best_device
@@ -87,6 +88,7 @@ def main() -> None:
         return
     output = args.output or Path("review")
     check_free(f"--output {output}", [output / name for name in (PAGE, TABLE, LIST)], overwrite=args.overwrite)
+    make_folder(output)  # now, since a review may take hours
     review_masks(args.runs, args.dataset, device, output)
 
 

@@ -77,6 +77,14 @@ def test_files_that_are_there_are_replaced_only_if_asked(stand_in, tmp_path, nam
     assert stand_in.written
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_masks_are_reviewed(stand_in, tmp_path):
+    (tmp_path / "file").touch()
+    result = run_review("--runs", "a", "--output", tmp_path / "file")
+    assert result.code == 1
+    assert "file: cannot be written (File exists)" in result.errors
+    assert not stand_in.runs
+
+
 def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(stand_in, tmp_path):
     failure, *masks, last_line = run_review("--runs", "a", "--output", tmp_path).stdout.splitlines()
     assert failure == "runs/x: it is left out"

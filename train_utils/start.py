@@ -125,6 +125,10 @@ class OpenedRun:
         args = replace(self.flags, task=info.config.task, place=info.config.reads_places)
         if self.checkpoint is not None:
             args = _with_recorded_plan(args, self.checkpoint.settings.flags)
+            first = self.checkpoint.settings.flags.get("init_from")  # what a run has started from stays
+            if self.flags.init_from not in (None, first):
+                say(f"--init-from {self.flags.init_from} has no effect on a resumed run, whose weights are its own")
+            args = replace(args, init_from=first, plan="none" if first else args.plan)
             if self.record is not None and self.record.flags.get("activation_checkpointing"):  # memory was short
                 args = replace(args, activation_checkpointing=True)
         elif args.plan == "auto":

@@ -171,6 +171,12 @@ def test_a_resumed_run_has_the_plan_of_its_checkpoint_but_for_what_is_typed(tmp_
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("typed", [(), ("--init-from", "other")])
+def test_a_resumed_run_has_started_from_the_recorded_model_whatever_is_typed(tmp_path, typed):
+    settings = resumed_settings(tmp_path, IMAGES, *typed, batch_size=7, init_from="first")
+    assert (settings.init_from, settings.plan) == ("first", "none")
+
+
 def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
     recorded = {"batch_size": 7, "encoder_weights": "pretrained", "freeze_encoder": True}
     settings = resumed_settings(tmp_path, IMAGES, "--encoder", "none", **recorded)

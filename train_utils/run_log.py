@@ -225,6 +225,8 @@ class RunLog:
     def close(self) -> None:
         """End the measurement after the last step, and name the samples that any process left out."""
         self.bar.close()
+        if self._profiler is not None and self._profiler.step_num <= WARMUP_STEPS:
+            say(f"--trace-steps: the run has made no step beyond the first {WARMUP_STEPS}, which are not traced")
         self._profiler = None
         self._trace.close()  # perhaps before all the steps were traced
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):

@@ -29,6 +29,7 @@ from unet.config import MaskValue, UNetConfig
 
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
+MOST_BYTES = 240  # of the name of a folder, beside a number: file systems allow 255
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
@@ -36,6 +37,7 @@ def folder_names(names: Sequence[str]) -> list[str]:
     folders: list[str] = []
     for name in names:
         safe = UNSAFE.sub("_", name).strip(" .") or "class"
+        safe = safe.encode()[:MOST_BYTES].decode(errors="ignore")
         folder = safe
         number = 2
         while folder.lower() in {other.lower() for other in folders}:

@@ -51,6 +51,11 @@ def test_records_come_at_their_intervals_with_the_last_step(run):
     assert result.steps("train/loss") == [3, 5]
 
 
+def test_trace_steps_of_a_run_that_is_too_short_are_said_to_have_no_effect(run):
+    result = run.fresh("--trace-steps", "1", "--max-steps", "3")
+    assert "--trace-steps: the run has made no step beyond" in result.output
+
+
 @pytest.mark.flags("--trace-steps")
 def test_trace_steps_writes_a_trace(run):
     result = run.fresh("--trace-steps", "1", "--max-steps", "5", "--eval-every", "5")

@@ -31,8 +31,9 @@ FOLDERS = ("blood", "a_b", "A_B_2", "class")
         (("x", "X", "x ", "x?"), ["x", "X_2", "x_3", "x_"]),
         ((r"""a<b>c:d"e\f|g?h*i""", "j\nk\x1f."), ["a_b_c_d_e_f_g_h_i", "j_k_"]),
         (("class", " . "), ["class", "class_2"]),
+        ((300 * "x", 100 * "雪", 90 * "雪"), [240 * "x", 80 * "雪", 80 * "雪" + "_2"]),
     ],
-    ids=["letters", "cases", "signs", "nothing left"],
+    ids=["letters", "cases", "signs", "nothing left", "long"],
 )
 def test_folders_of_classes_have_names_of_their_own_on_any_system(classes, folders):
     assert folder_names(classes) == folders

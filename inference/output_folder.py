@@ -22,6 +22,7 @@ from tasks.job import LEGEND, Job
 from tasks.objects.write import COCO
 
 RECORD = "predict.json"
+SETTINGS = ("scale", "tta", "min_size", "drop_border")  # its entries beside the models
 SINCE = "since"  # its entry: older files are not of these models, in seconds since 1970
 METRICS = "metrics.json"
 MODEL_FILES = ("config.json", "model.safetensors")
@@ -88,9 +89,9 @@ def _read_record(output: Path) -> dict | None:
 
 
 def _essence(provenance: dict) -> dict:
-    """The provenance with checksums instead of the names of models, which may have been moved."""
+    """The settings, and the checksums of models instead of their names, since they may have been moved."""
     models = [checksum or name for name, checksum in provenance["models"].items()]
-    return provenance | {"models": models, SINCE: None}
+    return {name: provenance.get(name) for name in SETTINGS} | {"models": models}
 
 
 def _checksum(model: Path) -> str | None:

@@ -258,7 +258,8 @@ class Checkpoints:
             line = f"the run has finished, at step {run.step} of {total_steps}; to continue it, give {remedy}"
             say(f"{self.output_dir}: {line}")
             return False
-        if self.settings.total_steps == run.step != checkpoint.settings.total_steps:
+        ends = (checkpoint.settings.total_steps, run.best_step)  # both have been evaluated
+        if self.settings.total_steps == run.step and run.step not in ends:
             raise CheckpointError(
                 f"--resume: the run was stopped after {counted(run.step, 'step')}, and has none left with this length;"
                 " give more --epochs or --max-steps"

@@ -3,6 +3,7 @@
 Modules: train_utils/checkpoints.py, train_utils/settings/flags.py.
 """
 
+import json
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -116,11 +117,13 @@ def test_a_run_that_ran_out_of_patience_makes_no_more_steps_whatever_its_length(
     assert again.records == impatient.records
 
 
-def test_a_run_that_was_stopped_does_not_end_without_an_evaluation_of_its_last_step(data, done, copied):
-    shutil.rmtree(copied / "checkpoints" / "step-00000004")
-    with pytest.raises(CheckpointError, match="after 2 steps, and has none left"):
-        resume(copied, data, "--max-steps", "2")
-    assert (copied / "run.json").read_bytes() == (done.folder / "run.json").read_bytes()
+def test_a_run_that_was_stopped_does_not_end_without_an_evaluation_of_its_last_step(data, tmp_path):
+    run = resume(tmp_path / "run", data, "--checkpoint-every", "1", "--keep-checkpoints", "9")
+    for step in (2, 3, 4):
+        shutil.rmtree(run.folder / "checkpoints" / f"step-{step:08}")
+    with pytest.raises(CheckpointError, match="after 1 step, and has none left"):
+        resume(run.folder, data, "--max-steps", "1")
+    assert json.loads((run.folder / "run.json").read_text())["total_steps"] == 4
 
 
 def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):

@@ -7,7 +7,7 @@ test_waits.py counts the waits of the whole script.
 Modules: inference/predictor.py, tasks/prediction.py, tasks/job.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -93,9 +93,9 @@ def test_a_mask_takes_one_wait_with_its_probabilities(monkeypatch):
     """The host gets zeros, since meta tensors have no values."""
     downloads = []
 
-    def zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
+    def zeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         downloads.append(len(tensors))
-        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        return {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in tensors.items()}
 
     monkeypatch.setattr(tasks.prediction, "download", zeros)
     mask, probabilities = Predictor(network())(IMAGES[0])

@@ -80,8 +80,8 @@ def test_files_that_are_there_are_replaced_only_if_asked(stand_in, tmp_path, nam
 def test_a_folder_that_cannot_be_made_is_refused_before_masks_are_reviewed(stand_in, tmp_path):
     (tmp_path / "file").touch()
     result = run_review("--runs", "a", "--output", tmp_path / "file")
-    assert result.code == 1
-    assert "file: cannot be written (File exists)" in result.errors
+    assert result.returncode == 1
+    assert "file: cannot be written (File exists)" in result.stderr
     assert not stand_in.runs
 
 

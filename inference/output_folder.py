@@ -4,6 +4,7 @@ A folder never mixes masks of two models, and no file that is written is an inpu
 """
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -59,7 +60,8 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     try:
         with TemporaryFile(dir=output) as probe:
             now = os.stat(probe.fileno()).st_mtime  # by the clock of the disk, as the times of masks
-        record = provenance | {SINCE: now if overwrite else recorded_since(output)}
+        since = now if overwrite else min(now, recorded_since(output))
+        record = provenance | {SINCE: since}
         # FileNotFoundError: another run may write the record at the same moment
         with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
             file.write((json.dumps(record, indent=2) + "\n").encode())
@@ -73,7 +75,7 @@ def is_recorded(output: Path) -> bool:
 
 
 def recorded_since(output: Path) -> float:
-    """The time since which files in a folder have the recorded provenance; 0 if all have it."""
+    """The time since which files in a folder have the recorded provenance; 0 if all have it, infinite if none has."""
     return (_read_record(output) or {}).get(SINCE, 0.0)
 
 
@@ -82,7 +84,8 @@ def _read_record(output: Path) -> dict | None:
     try:
         record = read_json(output / RECORD)
         _essence(record)
-        record[SINCE] = float(record.get(SINCE, 0))
+        is_whole = record.get("complete", True)  # false in earlier versions: an --overwrite that did not finish
+        record[SINCE] = float(record.get(SINCE, 0)) if is_whole else math.inf
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return record

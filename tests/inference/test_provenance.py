@@ -40,6 +40,16 @@ def test_files_of_before_an_overwriting_call_are_not_of_its_provenance(weights, 
         assert recorded_since(output) >= (output / "a.png").stat().st_mtime
 
 
+def test_what_an_earlier_version_did_not_overwrite_to_the_end_is_predicted_again(output):
+    own = {"models": {"me/cells": None}}
+    for is_complete in (True, False):
+        (output / "predict.json").write_text(json.dumps(own | {"complete": is_complete}))
+        (output / "a.png").touch()
+        assert (recorded_since(output) > (output / "a.png").stat().st_mtime) is not is_complete
+    record_provenance(output, own, overwrite=False)
+    assert recorded_since(output) >= (output / "a.png").stat().st_mtime
+
+
 DAMAGED_RECORDS = ["{", "", "[1]", "5", "{}", '{"models": ["a"]}', '{"models": {}, "since": "x"}']
 
 

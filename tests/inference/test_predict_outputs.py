@@ -121,7 +121,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall_ima
     end = time.monotonic() + 60
     while not (out / "predict.json").exists() and time.monotonic() < end:  # it is there before the others begin
         time.sleep(0.01)
-    while not list(out.glob(".*.tmp")) and time.monotonic() < end:
+    while not list(out.glob(".*.tmp/tall*")) and time.monotonic() < end:
         time.sleep(0.01)
     run.send_signal(signal.SIGTERM)
     run.wait(60)

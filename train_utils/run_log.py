@@ -264,7 +264,7 @@ class RunLog:
         """What the numbers of the run mean, and what to do next."""
         is_good = best is not None and best.scores.comparison >= self.section.good
         records, _ = read_log(self.folder)
-        longer = f"give more {self.schedule.length_flag} (docs/choosing-settings.md)"
+        longer = f"give more {self.schedule.length_flag(self.state.step)} (docs/choosing-settings.md)"
         if resume:
             longer = f"{resume} goes on"
         return remarks_on(

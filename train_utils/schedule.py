@@ -179,12 +179,12 @@ class Schedule:
     total_steps: int
     clock: Clock
 
-    @property
-    def length_flag(self) -> str:
-        """The flag that says how long the run is."""
+    def length_flag(self, step: int) -> str:
+        """The flag that makes a run longer which has ended after `step` steps."""
         if self.args.max_steps:
             return "--max-steps"
-        return "--max-minutes" if self.clock.budget else "--epochs"
+        has_all_epochs = 0 < self.total_steps <= step
+        return "--max-minutes" if self.clock.budget and not has_all_epochs else "--epochs"
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""

@@ -57,6 +57,11 @@ def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(share, ra
     assert schedule.set_learning_rate(optimizer, 6) == pytest.approx(rate, rel=1e-4)
 
 
+def test_a_run_is_made_longer_by_what_has_ended_it():
+    schedule = Schedule(unplanned("--epochs", "4"), steps_per_epoch=3, total_steps=12, clock=Clock(5.0))
+    assert [schedule.length_flag(step) for step in (7, 12)] == ["--max-minutes", "--epochs"]
+
+
 def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
     schedule = schedule_of("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "0", total_steps=11)
     assert steps_of(schedule.is_log_step) == [5, 10, 11, 12]

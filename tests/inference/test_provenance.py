@@ -31,6 +31,13 @@ def test_provenance_names_the_model_by_its_checksum_beside_settings(weights):
     assert own == {"models": {str(weights): "1ad27358"}, "scale": None, "tta": False}
 
 
+@pytest.mark.parametrize("other", [{"scale": 0.5}, {"tta": True}, {"min_size": 9}, {"drop_border": True}], ids=str)
+def test_a_folder_takes_no_masks_of_other_settings(weights, output, other):
+    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
+    with pytest.raises(DataError, match="masks of another model or other settings"):
+        record_provenance(output, provenance_of(settings_of(model=str(weights), **other)), overwrite=False)
+
+
 def test_files_of_before_an_overwriting_call_are_not_of_its_provenance(weights, output):
     record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
     assert recorded_since(output) == 0

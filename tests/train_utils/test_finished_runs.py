@@ -126,6 +126,14 @@ def test_a_run_that_was_stopped_does_not_end_without_an_evaluation_of_its_last_s
     assert json.loads((run.folder / "run.json").read_text())["total_steps"] == 4
 
 
+def test_a_finished_run_is_published_if_it_is_asked_to_later(data, copied, monkeypatch):
+    published = []
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setattr("train_utils.run_log.push_to_hub", lambda folder, name: published.append(name) or True)
+    assert resume(copied, data, "--push-to-hub", "me/cells").exit_code == 0
+    assert published == ["me/cells"]
+
+
 def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):
     with pytest.raises(CheckpointError, match="batch size is 4, this run's is 2"):
         resume(copied, data, "--batch-size", "2")

@@ -8,6 +8,7 @@ import pytest
 
 from train_utils.review.reviewed_masks import (
     Area,
+    area_share,
     best_shift,
     compare_areas,
     mask_score,
@@ -124,6 +125,42 @@ def test_a_mask_that_is_shifted_by_two_to_fifteen_pixels_is_told_how_to_go_back(
     mask = np.roll(truth, (-rows, -columns), axis=(0, 1))
     expected = shift if 2 <= max(abs(rows), abs(columns)) <= 15 else None
     assert best_shift(probabilities_of(truth), mask) == expected
+
+
+def test_a_shift_counts_from_three_percent_of_the_disagreement():
+    truth = np.zeros((100, 100), np.uint8)
+    truth[40:60, 40:60] = 1
+    shifted = np.roll(truth, -2, axis=1)  # they disagree in 80 pixels
+    seen = truth.copy()
+    seen[17:37, 17:83] = 2  # and in 1,320 more, where the model sees dirt
+    assert best_shift(probabilities_of(seen, 1.0), shifted) == (0, 2)
+    seen[63:83, 17:83] = 2
+    seen[37:63, 17:33] = 2
+    assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
+
+
+def test_the_share_of_areas_is_of_all_objects_and_no_strip_along_a_border_is_one():
+    mask = blobs()
+    mask[30:46, 50:70] = 0
+    mask[0:4] = 255
+    seen = blobs()
+    seen[8:20, 26:28] = 1  # a border that is two pixels farther
+    share = 320 * (0.9 - 0.05) / (662 + 24)
+    assert area_share(probabilities_of(seen, 0.9), mask) == pytest.approx(share)
+    assert area_share(probabilities_of(seen), blobs()) == 0
+
+
+@pytest.mark.parametrize(("name", "small", "large"), [("pixels", 20, 2000), ("probability", 0.6, 0.95)])
+def test_masks_agree_more_often_on_areas_of_a_size_and_a_probability_where_they_have_before(name, small, large):
+    rng = np.random.default_rng(0)
+    areas = []
+    for value, share in ((small, 0.2), (large, 0.9)):
+        kind = {"pixels": 100, "probability": 0.9} | {name: value}
+        areas += [Area(False, "car", agrees=rng.random() < share, **kind) for _ in range(200)]
+    rate_areas(areas)
+    first, last = areas[0], areas[-1]
+    assert first.confidence / first.probability == pytest.approx(0.2, abs=0.07)
+    assert last.confidence / last.probability == pytest.approx(0.9, abs=0.07)
 
 
 def test_masks_agree_as_often_as_areas_of_their_kind_have_before():

@@ -73,6 +73,18 @@ def test_the_check_names_masks_of_one_class_beside_damaged_ones(tmp_path):
     assert problems == 5
 
 
+def test_empty_masks_beside_others_of_jpeg_are_no_problem_of_their_own(tmp_path):
+    write_splits(tmp_path, 2, 2)
+    for mask in tmp_path.glob("*/masks/*.png"):
+        with Image.open(mask) as picture:
+            shown = Image.new("L", picture.size) if "00" in mask.name else picture
+            shown.save(mask.with_suffix(".jpg"))
+        mask.unlink()
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert problems == 2
+    assert "lossy mask: 2" in report
+
+
 def test_the_check_names_masks_of_colors_beside_those_of_numbers(tmp_path):
     write_splits(tmp_path, 2, 2)
     colors = np.zeros((40, 56, 3), np.uint8)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.config import DataConfig
+from data_utils.config import LANDMARKS, DataConfig
 from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.find import are_masks, find_annotated
 from data_utils.sources.annotations.world_polygons import find_polygons
@@ -100,7 +100,9 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
         if not lines:
             raise
         raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
-    unpaired = lone_split_files(splits, named_splits) if has_masks and splits else []
+    if not (has_masks and splits) or config.task == LANDMARKS:  # points need no masks
+        return openers
+    unpaired = lone_split_files(splits, named_splits)
     if not unpaired:
         return openers
     options = (unpaired, config.allow_unpaired)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.data_sets import load_info, unnoticed_changes
 from support.points import (
     certainties,
@@ -16,7 +17,9 @@ from support.points import (
     write_table,
 )
 
+from data_utils.config import DataConfig
 from data_utils.point_states import ABSENT, PRESENT, UNKNOWN
+from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import open_points
 from data_utils.sources.points.table import (
@@ -167,6 +170,16 @@ def test_what_lies_beside_the_data_set_is_not_looked_at(tmp_path):
     (tmp_path / "images" / "c.png").touch()
     with pytest.raises(DataError, match=r"c\.png: listed in points\.csv, but the file is missing"):
         points_of_folder(tmp_path / "faces")
+
+
+def test_points_need_no_masks_of_their_split(tmp_path):
+    for split, folders in (("train", ("images", "masks")), ("val", ("images",))):
+        for path in (tmp_path / folder / split / f"{split}.png" for folder in folders):
+            path.parent.mkdir(parents=True)
+            Image.new("L", (20, 16)).save(path)
+        (tmp_path / f"{split}.csv").write_text(f"image,landmark,x,y\nimages/{split}/{split}.png,p,1,2\n")
+    train, val = load_records(DataConfig(dataset=str(tmp_path), task="landmarks"))
+    assert (train.name(0), val.name(0)) == ("train.png", "val.png")
 
 
 def test_a_point_may_be_named_first_in_a_later_image(tmp_path):

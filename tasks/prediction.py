@@ -14,7 +14,7 @@ from runtime.errors import ImageError
 from runtime.machine import give_back_freed_memory
 from runtime.scratch import release, row_spans, zeros
 from tasks.job import Job
-from tasks.task import Task
+from tasks.task import NO_DATA, Task
 
 UNSURE_LEVEL = 255  # the uncertainty of a class that is as likely as any other
 
@@ -90,7 +90,7 @@ def decode_strips(
     decoded = arrays.pop("labels")
     if missing is not None and task.needs_exact_tiles:
         for span in row_spans(len(missing)):
-            decoded[span][missing[span]] = 0
+            decoded[span][missing[span]] = NO_DATA
             release(decoded, missing)
     labels, objects = task.labels_and_objects(decoded)
     return Prediction(labels, objects, **arrays)

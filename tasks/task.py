@@ -14,6 +14,8 @@ from tasks.calibration import no_counts
 from tasks.tables import Column, Table, as_text
 from unet.config import UNetConfig
 
+NO_DATA = np.iinfo(np.int32).min  # what a pixel without data decodes to: no object reaches into it, nor fills it
+
 
 class Scores(ABC):
     """Scores of predictions, kept as sums until they are read.

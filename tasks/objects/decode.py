@@ -13,6 +13,7 @@ from torch import Tensor
 from runtime.errors import DataError
 from runtime.scratch import release, row_spans
 from tasks.objects.labels import CLASS_BITS, LEVELS, PEAK, holes, pack_labels
+from tasks.task import NO_DATA
 
 if TYPE_CHECKING:
     from tasks.objects.loss import Objects
@@ -82,7 +83,8 @@ class FoundObjects:
     """The objects of an image, which come one after another.
 
     Args:
-        labels: (*spatial) int32, above 0 only where an object may still be found; holds the objects' labels at last.
+        labels: (*spatial) int32, above 0 only where an object may still be found, NO_DATA where none can lie; holds the
+            objects' labels at last.
     """
 
     def __init__(self, labels: np.ndarray, task: "Objects") -> None:
@@ -122,7 +124,7 @@ class FoundObjects:
             objects.append(detected._replace(number=number))
             label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
         for rows in row_spans(len(labels)):
-            labels[rows] = label_by_number[np.maximum(-labels[rows], 0)]
+            labels[rows] = label_by_number[np.where(labels[rows] == NO_DATA, 0, -labels[rows])]
             release(labels)
         return objects
 
@@ -241,7 +243,7 @@ def _measure(number: int, window: tuple[slice, ...], positions: np.ndarray, pack
 
 
 def _fill_holes(numbers: np.ndarray, detected: DetectedObject) -> DetectedObject:
-    """Fill the holes of an object, unless another object lies there; pixels of objects hold minus their numbers."""
+    """Fill the holes of an object, unless another object lies there, or no data; pixels of objects hold -number."""
     start, end = _corners(detected)
     values = numbers[tuple(map(slice, start, end))]
     hole_numbers = holes(values == -detected.number)

@@ -411,7 +411,7 @@ def test_an_overlay_is_stretched_over_the_values_of_pixels_that_hold_data(tmp_pa
 
 @pytest.mark.parametrize("window_memory", [2**27, 100], ids=["whole", "in windows"])
 def test_no_object_lies_where_a_raster_holds_no_data(tmp_path, window_memory):
-    task = {"name": "objects", "classes": ["background", "field"], "smallest": 1, "fills_holes": False}
+    task = {"name": "objects", "classes": ["background", "field"], "smallest": 1, "fills_holes": True}
     network = UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task, preprocess=Preprocess(place=True)))
     with torch.no_grad():
         network.head.conv.weight.zero_()
@@ -419,6 +419,7 @@ def test_no_object_lies_where_a_raster_holds_no_data(tmp_path, window_memory):
     network.save_pretrained(tmp_path / "model")
     bands = np.ones((1, 20, 30), np.uint8)
     bands[:, :, 10:13] = 0
+    bands[:, 5:9, 20:22] = 0  # a hole
     write_raster(tmp_path / "in" / "a.tif", bands, nodata=0)
     with mock.patch.object(predictor_module, "WINDOW_MEMORY", window_memory):
         result = predict(tmp_path / "model", [tmp_path / "in"], tmp_path / "out", "--coco")
@@ -426,6 +427,8 @@ def test_no_object_lies_where_a_raster_holds_no_data(tmp_path, window_memory):
     with rasterio.open(tmp_path / "out" / "a.tif") as file:
         numbers = file.read(1, masked=True)
     assert numbers.mask[:, 10:13].all()
-    assert numbers.tolist() == [[1] * 10 + [None] * 3 + [2] * 17] * 20
+    expected = np.array([[1] * 10 + [None] * 3 + [2] * 17] * 20)
+    expected[5:9, 20:22] = None
+    assert numbers.tolist() == expected.tolist()
     annotations = json.loads((tmp_path / "out" / "objects.json").read_text())["annotations"]
-    assert [found["area"] for found in annotations] == [200, 340]
+    assert [found["area"] for found in annotations] == [200, 332]

@@ -432,3 +432,21 @@ def test_no_object_lies_where_a_raster_holds_no_data(tmp_path, window_memory):
     assert numbers.tolist() == expected.tolist()
     annotations = json.loads((tmp_path / "out" / "objects.json").read_text())["annotations"]
     assert [found["area"] for found in annotations] == [200, 332]
+
+
+def test_true_masks_of_classes_that_overlap_are_placed_each_by_its_own_file(tmp_path):
+    preprocess = Preprocess(place=True, class_names=("car", "wheel"))
+    task = {"name": "overlapping"}
+    network = UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task, preprocess=preprocess))
+    with torch.no_grad():
+        network.head.conv.weight.zero_()
+        network.head.conv.bias[:] = 5.0  # all pixels are of both classes
+    network.save_pretrained(tmp_path / "model")
+    write_raster(tmp_path / "in" / "a.tif", np.ones((1, 20, 30), np.uint8))
+    write_raster(tmp_path / "truth" / "car" / "a.tif", np.ones((1, 20, 30), np.uint8))
+    coarse = np.ones((1, 10, 15), np.uint8)
+    coarse[:, :5] = 0
+    write_raster(tmp_path / "truth" / "wheel" / "a.tif", coarse, transform=NORTH_UP @ Affine.scale(2))
+    result = predict(tmp_path / "model", [tmp_path / "in"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["mean_iou"] == pytest.approx(0.75)

@@ -48,11 +48,13 @@ def provenance_of(args: PredictSettings) -> dict:
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     """Write the provenance of the masks into their folder, and since when it holds.
 
-    With `overwrite` it holds from now on: files that are there are of another call, until they are written again.
-    Raises DataError if the folder has another provenance already, and if nothing can be written there.
+    With `overwrite` another one holds from now on: files that are there are of it when they are written again. So does
+    that of a model on the Hub, which may have changed. Raises DataError if the folder has another provenance and is not
+    to be overwritten, and if nothing can be written there.
     """
     earlier = _read_record(output)
-    if earlier and not overwrite and _essence(earlier) != _essence(provenance):
+    is_same = earlier is not None and _essence(earlier) == _essence(provenance)
+    if earlier and not overwrite and not is_same:
         raise DataError(
             f"--output {output}: holds masks of another model or other settings (see {RECORD}); choose another folder,"
             " or give --overwrite"
@@ -60,8 +62,8 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     try:
         with TemporaryFile(dir=output) as probe:
             now = os.stat(probe.fileno()).st_mtime  # by the clock of the disk, as the times of masks
-        since = now if overwrite else min(now, recorded_since(output))
-        record = provenance | {SINCE: since}
+        holds_on = not overwrite or (is_same and all(provenance["models"].values()))
+        record = provenance | {SINCE: min(now, recorded_since(output)) if holds_on else now}
         # FileNotFoundError: another run may write the record at the same moment
         with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
             file.write((json.dumps(record, indent=2) + "\n").encode())

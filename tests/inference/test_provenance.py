@@ -47,6 +47,15 @@ def test_files_of_before_an_overwriting_call_are_not_of_its_provenance(weights, 
         assert recorded_since(output) >= (output / "a.png").stat().st_mtime
 
 
+@pytest.mark.parametrize("checksum", ["1ad27358", None], ids=["of files", "of the Hub"])
+def test_files_of_before_stay_those_of_a_model_that_writes_some_again_unless_it_may_have_changed(output, checksum):
+    own = {"models": {"me/cells": checksum}}
+    record_provenance(output, own, overwrite=False)
+    (output / "a.png").touch()
+    record_provenance(output, own, overwrite=True)
+    assert (recorded_since(output) == 0) is (checksum is not None)
+
+
 def test_what_an_earlier_version_did_not_overwrite_to_the_end_is_predicted_again(output):
     own = {"models": {"me/cells": None}}
     for is_complete in (True, False):

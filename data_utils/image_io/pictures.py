@@ -21,6 +21,8 @@ Side = TypeVar("Side", int, float)
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 GREY_MODES = ("L", "I", "F")
 ORIENTATION = ExifTags.Base.Orientation
+PHOTOMETRIC = ExifTags.Base.PhotometricInterpretation  # of TIFFs
+WHITE_IS_ZERO = 0  # its value, as ImageJ writes masks with an inverting lookup table
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
@@ -135,6 +137,14 @@ class WindowedPicture(WindowedImage):
         upper_bytes = packed & 0xFF00FF00FF00
         return len(np.unique(upper_bytes)) == len(np.unique(packed))
 
+    @property
+    def _is_inverted(self) -> bool:
+        """Whether Pillow inverts the numbers of the file: those of a grey TIFF whose 0 is white."""
+        picture = self.picture
+        if not isinstance(picture, TiffImageFile) or picture.mode != "L":
+            return False
+        return picture.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO
+
     def pixels(self, box: Box | None = None) -> np.ndarray:
         """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too; colors are numbers from 0 to 255."""
         deep_colors = self._deep_colors(box)
@@ -159,6 +169,8 @@ class WindowedPicture(WindowedImage):
         if mode in ("LA", "La", "PA"):
             return np.asarray(picture)[:, :, 0]
         white = picture.info.get(STORED_WHITE)
+        if self._is_inverted:
+            picture = ImageOps.invert(picture)
         if white:
             return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)
         has_indices = mode == "P" and self.format != "GIF"

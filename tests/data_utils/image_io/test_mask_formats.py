@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from data_utils.analysis.inspect_record import Rules
@@ -132,6 +133,16 @@ def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
         assert np.array_equal(read_mask(content, name), values)
         with open_source(tmp_path / name) as image:
             assert np.array_equal(read_mask(image, name, box=Box(3, 17, 2, 29)), values[3:17, 2:29])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_masks_of_tiffs_whose_zero_is_white_are_read_as_stored(tmp_path, dtype):
+    """ImageJ writes masks so where its lookup table is inverted."""
+    values = np.random.default_rng(0).integers(0, 4, (20, 30)).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="miniswhite")
+    assert np.array_equal(read_mask(tmp_path / "a.tif", "a"), values)
+    with open_source(tmp_path / "a.tif") as image:
+        assert np.array_equal(read_mask(image, "a", box=Box(3, 17, 2, 29)), values[3:17, 2:29])
 
 
 BINARY = INDICES > 0

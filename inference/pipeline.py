@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -108,8 +109,7 @@ class PredictionPipeline:
                     every_process=True,
                 )
             strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
-            job.output.parent.mkdir(parents=True, exist_ok=True)
-            missing = read_missing(picture, job.output.parent)
+            missing = read_missing(picture, _folder_of(job))
             prediction = self._decode(job, picture.size, strips, missing=missing)
             return self.finish(PredictedImage(job, picture.size, prediction, picture, missing))
 
@@ -130,9 +130,8 @@ class PredictionPipeline:
         missing: np.ndarray | None = None,
     ) -> Prediction:
         """The prediction from the logits of a job; see `decode_strips`."""
-        folder = job.output.parent
-        folder.mkdir(parents=True, exist_ok=True)
         wanted = self.requested.wanted(job)
+        folder = _folder_of(job)
         return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, missing=missing, folder=folder)
 
     def _tracked(self, strips: Iterator[Tensor], job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
@@ -152,3 +151,10 @@ class PredictionPipeline:
             return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)
         except (DataError, OSError) as error:
             raise ScoreError(f"{error}; the prediction is written anyway") from error
+
+
+def _folder_of(job: Job) -> Path:
+    """The folder of a job's outputs, which is made: large arrays lie there in files meanwhile."""
+    folder = job.output.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -104,11 +104,12 @@ def evaluate(
                 sums = sums + image_sums.to(counts.dtype)
     model.train()
     sums, counts, reliability, unreadable = accelerator.reduce([sums, counts, reliability, unreadable], "sum")
+    reliability = reliability.to("cpu", non_blocking=True)
     unreadable = unreadable.to("cpu", non_blocking=True)
     for scores in scores_of_variants:
         totals = accelerator.reduce([scores.sums, scores.by_image], "sum")
         scores.sums, scores.by_image = (total.to("cpu", non_blocking=True) for total in totals)
-        scores.reliability = reliability.to("cpu", non_blocking=True)
+        scores.reliability = reliability
     loss = (sums / torch.where(counts > 0, counts, 1)).sum().item()  # the host waits, and all copies above are complete
     best = 0
     if len(variants) > 1:

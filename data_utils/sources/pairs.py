@@ -22,6 +22,7 @@ from runtime.console import counted, listing
 from runtime.errors import DataError
 
 NAMES_IN_MESSAGE = 5  # files that a message names
+LEAVE_OUT = "; --allow-unpaired leaves them out"
 FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
 
 File = TypeVar("File")  # how a caller names a file
@@ -140,11 +141,9 @@ def open_rows(
     if not len(table) and not unpaired:
         raise DataError(f"{location or folders[0]}: no images with masks")
     if not len(table) or (unpaired and not allow_unpaired):
-        remedy = "; --allow-unpaired leaves them out" if len(table) else ""
-        lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
-        files = counted(len(unpaired), "file")
+        remedy = LEAVE_OUT if len(table) else ""
         more = "" if hint is None else hint()
-        raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{more}")
+        raise _lack_of_partners(location or folders[0], unpaired, remedy + more)
     return Records(table, replace(metadata, unpaired=tuple(unpaired)))
 
 
@@ -153,11 +152,15 @@ def add_unpaired(
 ) -> Records:
     """The records of a split below `root`, and lines on further files without partner. DataError as in `open_rows`."""
     if not allow_unpaired:
-        lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
-        files = counted(len(unpaired), "file")
-        raise DataError(f"{root}: {files} without partner: {lines}; --allow-unpaired leaves them out")
+        raise _lack_of_partners(root, unpaired, LEAVE_OUT)
     records = open_records()
     return describe(records, unpaired=(*records.metadata.unpaired, *unpaired))
+
+
+def _lack_of_partners(location: Path, unpaired: Sequence[str], remedy: str) -> DataError:
+    """The error for files without partner."""
+    lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
+    return DataError(f"{location}: {counted(len(unpaired), 'file')} without partner: {lines}{remedy}")
 
 
 def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:

@@ -132,6 +132,7 @@ def fit(
     """
     state = log.state  # where the run stands, part of each checkpoint
     clock = schedule.clock  # of a run with --max-minutes
+    images_per_step = len(train_loader.dataset) / schedule.steps_per_epoch  # the last step of an epoch may have fewer
     model.train()
     for micro_batches, indices in training_steps(accelerator, train_loader, log.data_ready):  # one optimizer step
         if guard.run_ends:
@@ -140,9 +141,10 @@ def fit(
         is_made = train_step(accelerator, model, optimizer, criterion, micro_batches, args=args, guard=guard)
         state.step += 1
         average.update(state.step, is_made)
-        log.end_step(len(train_loader.dataset) / schedule.steps_per_epoch)
+        # a GPU still computes this step: the guard keeps its result, and the log gets those of steps that have ended
+        log.end_step(images_per_step)
         guard.end_step(indices)
-        log.step(guard.results(), learning_rate)  # the results of steps that the device has finished
+        log.step(guard.results(), learning_rate)
 
         is_best = False
         if schedule.is_evaluation_step(state.step):

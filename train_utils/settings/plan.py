@@ -1,4 +1,7 @@
-"""The lengths of runs. In short runs small images and narrow networks score higher, since they allow more steps."""
+"""The plan: values for the settings that nobody typed, from the data set and the length of the run.
+
+In short runs small images and narrow networks score higher, since they allow more steps.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -76,6 +79,8 @@ def run_length(max_minutes: float | None, is_frozen: bool = False) -> RunLength:
     return VERY_SHORT if minutes < VERY_SHORT.minutes else SHORT
 
 
+ENLARGEMENT = 2  # of small images for the built-in encoder
+ENLARGED_PIXELS = 256 * 384  # an image is not enlarged to more, unless it is too small
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # least mean IoU of masks with themselves after resizing by a scale and back
 SMOOTH = 0.95  # the same, of masks whose images are resized to `smooth_pixels`
@@ -198,31 +203,18 @@ def patch_size(info: DatasetInfo, length: RunLength, preprocess: Preprocess | No
     return depth, height, width
 
 
-CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
-ENCODED_TYPES = (("uint8",), ("uint16",))
-SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
-SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
-ENLARGEMENT = 2
-ENLARGED_PIXELS = 256 * 384  # an image is not enlarged to more, unless it is too small
-OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
-# the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
-PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
-MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
-VOLUME_BATCH_SIZE = 2
-IMAGES_A_MINUTE = 30  # with more, a short run sees each image so rarely that augmentation beyond mirroring harms
-RARE_SHARE = 0.02  # a class with a smaller share of the pixels is rare
-FEWEST_STEPS = 2000  # the least number of steps of a run
-EVALUATION_SHARE = 0.1  # evaluations take at most this share of the time of training
-FORWARD_SHARE = 1 / 3  # the forward pass takes this share of a training step's time
-SCORING_SHARE = 1 / 24  # resizing and counting the logits takes this share, for each pixel of a mask
-
-
 def fill(args: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
     """The settings, with values for those that are open; --epochs stays open beside another length of the run."""
     decided = {name: value for name, value in values.items() if getattr(args, name) is None}
     if args.max_steps or args.max_minutes:
         decided.pop("epochs", None)
     return replace(args, **decided)
+
+
+MANY_IMAGES = 5000  # from this many training images on, the network of a long run is wider
+VOLUME_BATCH_SIZE = 2
+RARE_SHARE = 0.02  # a class with a smaller share of the pixels is rare
+FEWEST_STEPS = 2000  # the least number of steps of a run
 
 
 def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
@@ -266,6 +258,9 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     return fill(args, plan)
 
 
+IMAGES_A_MINUTE = 30  # with more, a short run sees each image so rarely that augmentation beyond mirroring harms
+
+
 def _augmentation(info: DatasetInfo, minutes: float) -> str:
     """The augmentation for a run of `minutes`: images are only mirrored if each of them is rarely seen.
 
@@ -276,6 +271,14 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
     else:
         only_mirrors = minutes < SHORT.minutes and len(info.train) >= IMAGES_A_MINUTE * minutes
     return "mirror" if only_mirrors else UNPLANNED["augment"]
+
+
+CROWDED = 0.5  # objects that cover more of the images lose by it: nothing but their thin borders tells them apart
+ENCODED_TYPES = (("uint8",), ("uint16",))
+SMALLEST_SIDE = 128  # pixels of an image for the built-in encoder: at its stride of 32, 4 positions are left
+SMALLEST_ENLARGED = 96  # pixels of an image that is enlarged for it
+# the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
+PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 
 
 def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> dict[str, Any]:
@@ -321,6 +324,9 @@ def _suits_lite0(info: DatasetInfo, args: TrainSettings, is_frozen: bool) -> boo
     return min(height, width) >= SMALLEST_ENLARGED
 
 
+OUTPUT_DETAIL = 0.8  # the least mean IoU of masks with themselves after resizing to the size of the last features
+
+
 def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length: RunLength) -> int:
     """The given stride or, without one, the largest at which masks keep their detail.
 
@@ -338,6 +344,11 @@ def _output_stride(info: DatasetInfo, args: TrainSettings, scale: float, length:
         if stride <= length.output_stride and detail_kept(info, scale / stride) >= OUTPUT_DETAIL:
             return stride
     return 1
+
+
+EVALUATION_SHARE = 0.1  # evaluations take at most this share of the time of training
+FORWARD_SHARE = 1 / 3  # the forward pass takes this share of a training step's time
+SCORING_SHARE = 1 / 24  # resizing and counting the logits takes this share, for each pixel of a mask
 
 
 def _eval_every(

@@ -1,5 +1,6 @@
 """How images and volumes are normalized, and the spacing of volumes: from measurements on the training split."""
 
+import math
 from collections import Counter
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ SAMPLES = 4  # a large image is measured on so many windows down and across
 SIDE = 512  # pixels of a side of such a window
 PERCENTILES = (0.5, 99.5)  # the values of labeled voxels that CT is clipped to (nnU-Net's)
 ANISOTROPIC = 3  # times the finest spacing: from there on a spacing is coarse
+USUAL = (0.1, 99.9)  # percentiles of an image: what lies between them are its usual values
+FAR = 4  # times the range of usual values: no value counts as further out
+SAMPLED_PIXELS = 2**16  # of an image or a window, for its percentiles
 LEAST_VARIATION = 1e-7  # of the mean: what float32 can hold; a smaller deviation is rounding of the sums
 COARSE_PERCENTILE = 10  # the spacing to choose along a coarse axis, lest most volumes lose slices (nnU-Net's)
 
@@ -30,7 +34,7 @@ class Sums(NamedTuple):
 
     Args:
         pixels: how many there are; of a raster (C,), how many hold data in each channel.
-        values: (C,) float64, the sum of each channel.
+        values: (C,) float64, the sum of each channel, its outliers cut.
         squares: (C,) float64, the sum of its squares.
         pixel_type: NumPy's name of the type of the image.
     """
@@ -83,7 +87,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         mean, std = channel_statistics(sums, bool(skipped_errors))
         return [mean, std, sorted({image_sums.pixel_type for image_sums in sums})]
 
-    key = records.digest and digest("normalization", records.digest, windows, sample)
+    key = records.digest and digest("normalization without outliers", records.digest, windows, sample)
     mean, std, pixel_types = map(tuple, load_or_compute(key, compute))
     return Normalization(mean, std, pixel_types)
 
@@ -110,11 +114,28 @@ def _window_starts(length: int) -> list[int]:
 def channel_sums(image: np.ndarray) -> Sums:
     """The sums over an image (H, W, C)."""
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
+    if image.dtype != np.uint8:
+        for channel in values.T:
+            cut_outliers(channel)
     pixels: int | np.ndarray = len(values)
     if isinstance(values, np.ma.MaskedArray):
         pixels = len(values) - np.ma.getmaskarray(values).sum(axis=0)
         values = values.filled(0)
     return Sums(pixels, values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype))
+
+
+def cut_outliers(values: np.ndarray) -> None:
+    """Pull values (N,) far from all usual ones, such as a camera's hot pixels, in to FAR ranges from these, in place.
+
+    One pixel in 5,000 at 65,535 makes the standard deviation of dim images ten times as large, and the network then
+    sees them without contrast. Values are left alone if the usual ones are all equal.
+    """
+    known = np.ma.compressed(values[:: max(1, len(values) // SAMPLED_PIXELS)])
+    if known.size:
+        lowest, highest = np.percentile(known, USUAL, method="nearest").tolist()
+        reach = FAR * (highest - lowest)
+        if 0 < reach < math.inf:
+            np.clip(values, lowest - reach, highest + reach, out=values)
 
 
 def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -13,13 +13,13 @@ from data_utils.mask_values import (
     MAX_VALUES,
     as_color,
     as_grey,
+    key_color,
     number_type,
-    pack,
     parse_values,
     show,
     sort_values,
-    unpack,
     value_key,
+    value_keys,
     value_text,
 )
 from runtime.console import counted
@@ -179,7 +179,7 @@ class ClassMap:
         if has_colors != (mask.ndim == 3):
             kind = "a color mask" if mask.ndim == 3 else "a mask of numbers"
             raise DataError(f"{name} is {kind}, but the classes are {show(self.values)}")
-        keys = pack(mask)
+        keys = value_keys(mask)
         codes = self._codes(keys)
         unclassed = codes == 0
         for value in (*self.ignored_values, BEYOND_MASK):
@@ -190,7 +190,7 @@ class ClassMap:
             unknown_keys = np.unique(keys[unclassed]).tolist()
             unknown: list[MaskValue] = unknown_keys
             if has_colors:
-                unknown = [unpack(key) for key in unknown_keys]
+                unknown = [key_color(key) for key in unknown_keys]
             raise DataError(
                 f"{name}: mask values {show(unknown)} belong to no class; classes are {show(self.values)};"
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
@@ -198,7 +198,7 @@ class ClassMap:
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
     def _codes(self, keys: np.ndarray) -> np.ndarray:
-        """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 if it belongs to no class."""
+        """(H, W) uint8: class index + 1 of each key (H, W) that `value_keys` gives, 0 if it belongs to no class."""
         value_indices = [(value, index) for value, index in self.indices.items() if index != IGNORE_INDEX]
         if keys.dtype != np.int64:
             bits = 24 if self.has_colors else 8 * keys.itemsize

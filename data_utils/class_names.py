@@ -14,7 +14,7 @@ from unet.config import MaskValue
 NamedClasses = Sequence[tuple[MaskValue, str]]  # the mask value and the name of each class
 BACKGROUND = "background"
 BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
-OUTSIDE = ("ignore", "background")  # the meaning of mask values that --classes leaves out
+OUTSIDE_MEANINGS = ("ignore", "background")  # the meaning of mask values that --classes leaves out
 
 
 def is_background(name: str) -> bool:

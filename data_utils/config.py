@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from data_utils.class_names import BACKGROUND, OUTSIDE, holds_names
+from data_utils.class_names import BACKGROUND, OUTSIDE_MEANINGS, holds_names
 from data_utils.point_states import ABSENCES
 from runtime.errors import DataError
 from runtime.settings import setting
@@ -103,7 +103,7 @@ class DataConfig:
         "mask values, such as 11 or 0,255, that count in neither loss nor scores (default: 255, unless it is a class)",
         metavar="VALUES",
     )
-    outside: Annotated[str, OneOf(OUTSIDE)] | None = _data(
+    outside: Annotated[str, OneOf(OUTSIDE_MEANINGS)] | None = _data(
         "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
         " (default: background; an error where --classes has values)"
     )
@@ -161,7 +161,7 @@ class DataConfig:
 
     @property
     def outside_rule(self) -> str | None:
-        """The meaning of mask values that `classes` leaves out: one of `OUTSIDE`; None if they are mistakes."""
+        """The meaning of mask values that `classes` leaves out; None if they are mistakes."""
         if self.outside is None and holds_names(self.classes):
             return BACKGROUND
         return self.outside

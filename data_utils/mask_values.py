@@ -1,4 +1,4 @@
-"""Mask values: numbers and colors, how they are packed, counted, shown and read from text."""
+"""Mask values: numbers and colors, how they become keys, are counted, shown and read from text."""
 
 import re
 from collections import Counter
@@ -19,8 +19,8 @@ BEYOND_MASK = -21_331
 ROUNDING_ERROR = 1e-3  # numbers that lie so close to a whole one are that number, stored with a scale or as float
 
 
-def pack(mask: np.ndarray) -> np.ndarray:
-    """(H, W, 3) colors -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
+def value_keys(mask: np.ndarray) -> np.ndarray:
+    """A number for each pixel: (H, W, 3) colors -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
     if mask.ndim == 2:
         return mask
     packed = np.zeros((*mask.shape[:2], 4), np.uint8)
@@ -28,13 +28,13 @@ def pack(mask: np.ndarray) -> np.ndarray:
     return packed.view("<u4")[:, :, 0]
 
 
-def unpack(key: int) -> tuple[int, int, int]:
-    """The color that `pack` has turned into a number."""
+def key_color(key: int) -> tuple[int, int, int]:
+    """The color that `value_keys` has turned into a number."""
     return key & 255, key >> 8 & 255, key >> 16
 
 
 def value_key(value: MaskValue) -> int:
-    """The number that `pack` gives a mask value; -1, which `pack` never gives, for a color of more than 8 bits."""
+    """The number that `value_keys` gives a mask value; -1, which it never gives, for a color of more than 8 bits."""
     if isinstance(value, tuple):
         is_8_bit = all(0 <= level <= 255 for level in value)
         return int.from_bytes(bytes(value), "little") if is_8_bit else -1
@@ -43,7 +43,7 @@ def value_key(value: MaskValue) -> int:
 
 def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     """Pixels of each value of a mask as `read_mask` gives it."""
-    flat = pack(mask).ravel()
+    flat = value_keys(mask).ravel()
     # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
     distinct_keys, run_indices = np.unique(flat[starts], return_inverse=True)
@@ -51,7 +51,7 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     counts = np.bincount(run_indices, weights=run_lengths).astype(int)
     values: list[MaskValue] = distinct_keys.tolist()
     if mask.ndim == 3:
-        values = [unpack(key) for key in distinct_keys.tolist()]
+        values = [key_color(key) for key in distinct_keys.tolist()]
     return dict(zip(values, counts.tolist(), strict=True))
 
 

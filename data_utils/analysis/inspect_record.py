@@ -29,8 +29,8 @@ from data_utils.mask_values import (
     count_colors,
     count_values,
     has_colors,
-    pack,
     value_key,
+    value_keys,
 )
 from data_utils.point_states import PRESENT
 from data_utils.sources.points.spaces import to_pixels, to_voxels
@@ -193,7 +193,7 @@ def _add_samples(
     If there are more values than a data set may have classes (numbers of objects, say), all but 0 count as one value,
     1.
     """
-    keys = pack(values).ravel()
+    keys = value_keys(values).ravel()
     chosen_values = list(counts)
     if len(counts) > MAX_VALUES:
         chosen_values = [value for value in (0, 1) if value or 0 in counts]

@@ -10,7 +10,7 @@ from data_utils.bits import pack_bits
 from data_utils.image_io.formats import ClassLayers, ImageSource, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Grid, on_grid
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import BEYOND_MASK, as_color, as_grey, pack, unpack, value_key, value_text
+from data_utils.mask_values import BEYOND_MASK, as_color, as_grey, key_color, value_key, value_keys, value_text
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -136,7 +136,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     A color stands for the class, whatever color it is. Raises DataError, with `name`, for a third value.
     """
     has_colors = values.ndim == 3
-    keys = pack(values)
+    keys = value_keys(values)
     is_ignored = keys == BEYOND_MASK
     for value in ignored:
         same_kind_value = as_color(value) if has_colors else as_grey(value)
@@ -146,7 +146,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     if inside.any() and (keys[inside] != keys[inside].max()).any():
         distinct_keys = np.unique(keys).tolist()
         if has_colors:
-            texts = [value_text(unpack(key)) for key in distinct_keys]
+            texts = [value_text(key_color(key)) for key in distinct_keys]
         else:
             texts = [str(key) for key in distinct_keys]
         distinct = listing(texts, limit=8)

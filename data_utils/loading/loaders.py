@@ -150,7 +150,7 @@ def _loader(
     return DataLoader(
         dataset,
         batch_sampler=sampler,
-        collate_fn=partial(pack, collate),
+        collate_fn=partial(parceled, collate),
         num_workers=num_workers,
         pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,
@@ -195,7 +195,7 @@ def _unpack(content: bytes) -> CollatedBatch:
         raise UserError(lost_worker(one_line(error))) from error
 
 
-def pack(collate: Callable[[list], CollatedBatch], samples: list) -> CollatedBatch | Parcel:
+def parceled(collate: Callable[[list], CollatedBatch], samples: list) -> CollatedBatch | Parcel:
     """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
     batch = collate(samples)
     return batch if get_worker_info() is None else Parcel(batch)

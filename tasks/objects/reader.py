@@ -17,7 +17,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.mask_values import BEYOND_MASK, pack, value_key
+from data_utils.mask_values import BEYOND_MASK, value_key, value_keys
 from data_utils.sources.records import LabelSet, Record, Records, spread_indices
 from data_utils.targets.reader import MaskReader, resize_back
 from runtime.cache import digest, load_or_compute
@@ -136,7 +136,7 @@ class ObjectReader(MaskReader):
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if not self.reads_labels:
-            return self.target_from_volume(pack(values), name)
+            return self.target_from_volume(value_keys(values), name)
         mask = label_classes(values).astype(np.uint8)
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
         return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from data_utils.loading.loaders import Parcel, pack
+from data_utils.loading.loaders import Parcel, parceled
 from runtime.errors import UserError
 
 
@@ -29,7 +29,7 @@ def batches(**settings) -> list[dict]:
     """Two batches of 32 kB, through one worker."""
     images = torch.arange(4 * 4096.0).reshape(4, 4096)
     loader = DataLoader(
-        TensorDataset(images), 2, collate_fn=partial(pack, stacked), num_workers=1, timeout=60, **settings
+        TensorDataset(images), 2, collate_fn=partial(parceled, stacked), num_workers=1, timeout=60, **settings
     )
     return list(loader)
 

@@ -68,6 +68,8 @@ def _content(source: ImageSource) -> str:
         if isinstance(content, Image.Image | np.ndarray):
             array = np.asarray(content)
             return digest(array.shape, array.dtype.str, array.tobytes())
+        # The text of all other sources, so the names of their fields count. A field that is added to one must be left
+        # out of its text, or runs of before do not resume.
         return digest(content.path if isinstance(content, PageFile) else content)
     except (OSError, ValueError) as error:
         return type(error).__name__

@@ -34,8 +34,8 @@ def digest(*parts: object) -> str:
     """A key computed from bytes and from other values; different values must have different `repr`."""
     checksum = hashlib.sha256()
     for part in (FORMAT, *parts):
-        content = part if isinstance(part, (bytes, bytearray)) else repr(part).encode()
-        checksum.update(b"%d:" % len(content))
+        content = part if isinstance(part, (bytes, bytearray, memoryview)) else repr(part).encode()
+        checksum.update(b"%d:" % memoryview(content).nbytes)
         checksum.update(content)
     return checksum.hexdigest()[:32]
 

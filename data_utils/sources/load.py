@@ -192,10 +192,10 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.val_blocks is not None and not is_folder:
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {dataset} is no folder")
     named_splits = [name for name in (config.train_split, config.val_split) if name]
-    names = [path.name]
+    names: Iterable[str] = [path.name]
     if is_folder:
         folders, _ = list_folder(path)
-        names += chain.from_iterable(map(names_in, (path, *(path / name for name in folders))))
+        names = chain(names, *map(names_in, (path, *(path / name for name in folders))))
     shards = [name for name in names if name.endswith((".parquet", ".tar"))]
     if config.streaming or "://" in dataset or any(name.endswith(".tar") for name in shards):
         return load_stream(config, path, named_splits)

@@ -190,14 +190,15 @@ def match_masks(
     what a file is, as image_1 and mask_1 do.
     """
     if suffix is None:
-        if all(stem in stems for stem in files):
-            return dict(files), []
+        masks = {stem: files[stem] for stem in stems if stem in files}  # a million stems are held once
+        if len(masks) == len(files):
+            return masks, []
         suffix = detect_suffix(stems, files)
         if not any(stem + suffix in files for stem in stems):
             by_image = _match_by_words(stems, files)
             if by_image:
                 return by_image, []
-    masks: dict[str, File] = {}
+    masks = {}
     others: list[File] = []
     for stem, file in files.items():
         if stem.endswith(suffix):

@@ -73,7 +73,7 @@ def pair_pages(
     """
     records = pair(folders, cases, metadata, allow_unpaired, hint=hint)
     assert isinstance(records.rows, FileRows)
-    if b".tif" not in records.rows.table.tobytes().lower():  # nothing has pages; a million names are searched at once
+    if not re.search(rb"(?i)\.tif", records.rows.table.data):  # nothing has pages; a million names are searched at once
         return records
     pairs = [(str(record["image"]), str(record["target"])) for record in records]
     tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]

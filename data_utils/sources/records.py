@@ -165,10 +165,10 @@ class FileRows(Rows):
         sources: makes image and target of a row whose files are paths, and of `options`.
 
     Attributes:
-        table: (B,) uint8, the rows one after another, of each its entry, name, listed name, number of images, images
-            and targets, as bytes between zeros, which no name of a file holds.
+        table: (B,) uint8, what the rows are made by, and the rows one after another, of each its entry, name, listed
+            name, number of images, images and targets, as bytes between zeros, which no name of a file holds.
         ends: (N + 1,) int64, where the rows begin and end.
-        sizes: (F,) int64, the bytes of each file, row by row; -1 for one that is not there. Files that a row shares
+        sizes: (F,) int, the bytes of each file, row by row; -1 for one that is not there. Files that a row shares
             with the row before count once.
     """
 
@@ -178,8 +178,8 @@ class FileRows(Rows):
         self.folders = str(folders[0]), str(folders[1])
         self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
         above_images, above_targets = self.prefixes
-        table = bytearray()
-        ends = array("q", [0])
+        table = bytearray(repr((sources.__name__, options)).encode())
+        ends = array("q", [len(table)])
         folders_below: set[str] = set()
         sizes_and_times = array("q")
         earlier_targets: Files = ()
@@ -199,12 +199,12 @@ class FileRows(Rows):
         # arrays are sent to other processes without copies
         self.table = np.frombuffer(table, np.uint8)
         self.ends = np.frombuffer(ends, np.int64)
-        self.sizes = np.array(sizes_and_times[::2])
+        sizes = np.frombuffer(sizes_and_times, np.int64)[::2]
+        self.sizes = sizes.astype(np.min_scalar_type(~sizes.max(initial=0)))  # ~: one with a sign, for -1
         self.sources = sources
         self.options = options
-        made_from = repr((sources.__name__, options)).encode()
         # a key of the names, sizes and times of all files, and of what is made from them
-        self.digest = digest(made_from + table, sizes_and_times.tobytes())
+        self.digest = digest(table, memoryview(sizes_and_times))
 
     def __len__(self) -> int:
         return len(self.ends) - 1

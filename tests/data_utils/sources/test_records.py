@@ -78,3 +78,9 @@ def test_the_key_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
 
     assert unnoticed_changes(files, key) == []
     assert len({key(), key(1), key(2), key(targets=("", "m.png")), key(targets=("b.png",))}) == 5
+
+
+def test_sizes_of_files_are_exact_whatever_their_number_of_bytes(tmp_path):
+    (tmp_path / "a.png").write_bytes(bytes(128))  # one more than a byte with a sign holds
+    rows = FileRows((tmp_path, tmp_path), [FileRow("a", ("a.png",), ("lost.png",))], first_files)
+    assert Records(rows).pair_sizes().tolist() == [[128, -1]]

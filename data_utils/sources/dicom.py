@@ -4,6 +4,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -309,8 +310,9 @@ def _open(
     """The series of a split with their labels. Raises DataError for files without partner, unless allowed."""
 
     def paired(segments: Segments | None, **fields: Any) -> Records:
-        settings = (config.allow_unpaired, dicom_sources, segments)
-        return pair(folders, cases, replace(metadata, **fields), *settings, is_named_by_case=True)
+        sources = partial(dicom_sources, segments=segments)
+        own_metadata = replace(metadata, **fields)
+        return pair(folders, cases, own_metadata, config.allow_unpaired, sources, is_named_by_case=True)
 
     if not names:
         return paired(None)

@@ -138,13 +138,16 @@ def _pair_classes(
         files_by_case[case] = tuple(file_by_class.get(name, "") for name in names)
     cases = Cases(images, files_by_case, lost)
     classes = tuple(enumerate(names, 1))
-    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    bits = bits_by_class(config, classes)
+    ignored = tuple(parse_values(config.ignore_index))
     if suffixes == IMAGE_SUFFIXES:
         metadata = Metadata(classes, task=OVERLAPPING)
-        return pair(folders, cases, metadata, config.allow_unpaired, class_sources, (None,), *settings)
+        sources = partial(class_sources, pages=(None,), bits=bits, ignored=ignored)
+        return pair(folders, cases, metadata, config.allow_unpaired, sources)
     metadata = Metadata(classes, dims=3, task=OVERLAPPING)
-    sources = (class_volume_sources, *settings, config.spacing or read_spacing(folders[0]))
-    return pair(folders, cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
+    spacing = config.spacing or read_spacing(folders[0])
+    sources = partial(class_volume_sources, bits=bits, ignored=ignored, spacing=spacing)
+    return pair(folders, cases, metadata, config.allow_unpaired, sources, is_named_by_case=True)
 
 
 def find_class_folders(folder: DataFolder) -> SplitOpeners:
@@ -309,9 +312,13 @@ def open_channels(images: Path, masks: Path, pages: ClassPages, config: DataConf
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
     cases = find_pictures(images, masks, config)
     metadata = Metadata(classes, task=OVERLAPPING)
-    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    numbers = (None,) if None in pages else pages
-    return pair((images, masks), cases, metadata, config.allow_unpaired, class_sources, numbers, *settings)
+    sources = partial(
+        class_sources,
+        pages=(None,) if None in pages else pages,
+        bits=bits_by_class(config, classes),
+        ignored=tuple(parse_values(config.ignore_index)),
+    )
+    return pair((images, masks), cases, metadata, config.allow_unpaired, sources)
 
 
 def divide_by_channel(records: Records, config: DataConfig) -> Records:

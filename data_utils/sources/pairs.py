@@ -17,7 +17,7 @@ from data_utils.sources.folder import (
     natural_order,
     stems_of,
 )
-from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, Sources, describe, first_files
+from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Records, RowSources, describe, first_files
 from runtime.console import counted, listing
 from runtime.errors import DataError
 
@@ -48,8 +48,8 @@ def pair(
     cases: Cases,
     metadata: Metadata,
     allow_unpaired: bool,
-    sources: Callable[..., Sources] = first_files,
-    *options: object,
+    sources: RowSources = first_files,
+    *,
     hint: Hint | None = None,
     is_named_by_case: bool = False,
 ) -> Records:
@@ -76,7 +76,7 @@ def pair(
 
     rows = _rows(cases, paired, is_named_by_case)
     full_hint = partial(_pairing_hint, cases, hint)
-    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=full_hint)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, hint=full_hint)
 
 
 def _rows(cases: Cases, paired: Iterable[str], is_named_by_case: bool) -> Iterator[FileRow]:
@@ -122,22 +122,22 @@ def open_rows(
     unpaired: Sequence[str],
     metadata: Metadata,
     allow_unpaired: bool,
-    sources: Callable[..., Sources] = first_files,
-    *options: object,
+    sources: RowSources = first_files,
+    *,
     hint: Hint | None = None,
     location: Path | None = None,
 ) -> Records:
     """The records of rows that have image and target.
 
     Args:
-        folders, rows, sources, options: those of `FileRows`.
+        folders, rows, sources: those of `FileRows`.
         unpaired: a line for each file without partner.
         hint: makes what stands behind these lines in the error.
         location: what the error names; None for the folder of images.
 
     Raises DataError for files without partner, unless they are allowed; and if there is no row.
     """
-    table = FileRows(folders, rows, sources, *options)
+    table = FileRows(folders, rows, sources)
     if not len(table) and not unpaired:
         raise DataError(f"{location or folders[0]}: no images with masks")
     if not len(table) or (unpaired and not allow_unpaired):

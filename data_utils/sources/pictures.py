@@ -148,7 +148,8 @@ def find_scenes(images: Path, masks: Path, config: DataConfig) -> Records | None
         files_by_name[name] = tuple(bands_in(folders[name], bands, str(images / name)))
     cases = Cases(files_by_name, mask_files, others)
     metadata = Metadata(bands=bands)
-    return pair((images, masks), cases, metadata, config.allow_unpaired, scene_sources, bands, is_named_by_case=True)
+    sources = partial(scene_sources, bands=bands)
+    return pair((images, masks), cases, metadata, config.allow_unpaired, sources, is_named_by_case=True)
 
 
 def scene_sources(row: FileRow, bands: tuple[str, ...]) -> Sources:

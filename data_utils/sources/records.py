@@ -149,6 +149,9 @@ class FileRow(NamedTuple):
     entry: bytes = b""
 
 
+RowSources = Callable[[FileRow], Sources]  # makes image and target of a row
+
+
 def first_files(row: FileRow) -> Sources:
     """Files that are read as they are."""
     return row.images[0], row.targets[0]
@@ -162,7 +165,8 @@ class FileRows(Rows):
 
     Args:
         folders: that of the images, and that of the targets.
-        sources: makes image and target of a row whose files are paths, and of `options`.
+        sources: makes image and target of a row whose files are paths; a function, or a `partial` with its options as
+            keywords.
 
     Attributes:
         table: (B,) uint8, what the rows are made by, and the rows one after another, of each its entry, name, listed
@@ -172,13 +176,11 @@ class FileRows(Rows):
             with the row before count once.
     """
 
-    def __init__(
-        self, folders: tuple[Path, Path], rows: Iterable[FileRow], sources: Callable[..., Sources], *options: object
-    ) -> None:
+    def __init__(self, folders: tuple[Path, Path], rows: Iterable[FileRow], sources: RowSources) -> None:
         self.folders = str(folders[0]), str(folders[1])
         self.prefixes = tuple(os.path.join(folder, "") for folder in self.folders)
         above_images, above_targets = self.prefixes
-        table = bytearray(repr((sources.__name__, options)).encode())
+        table = bytearray(_text(sources).encode())
         ends = array("q", [len(table)])
         folders_below: set[str] = set()
         sizes_and_times = array("q")
@@ -202,7 +204,6 @@ class FileRows(Rows):
         sizes = np.frombuffer(sizes_and_times, np.int64)[::2]
         self.sizes = sizes.astype(np.min_scalar_type(~sizes.max(initial=0)))  # ~: one with a sign, for -1
         self.sources = sources
-        self.options = options
         # a key of the names, sizes and times of all files, and of what is made from them
         self.digest = digest(table, memoryview(sizes_and_times))
 
@@ -217,7 +218,7 @@ class FileRows(Rows):
         images = [above_images + file for file in files[: int(count)] if file]
         targets = [file and above_targets + file for file in files[int(count) :]]
         row = FileRow(name, tuple(images), tuple(targets), listed, entry)
-        image, target = self.sources(row, *self.options)
+        image, target = self.sources(row)
         return {"image": image, "target": target, "name": name}
 
     def _cells(self, i: int) -> list[bytes]:
@@ -230,6 +231,13 @@ class FileRows(Rows):
     def listed_name(self, i: int) -> str:
         _, name, listed, *_ = self._cells(i)
         return os.fsdecode(listed or name)
+
+
+def _text(sources: RowSources) -> str:
+    """The name of a function and its options, as a part of keys."""
+    if isinstance(sources, partial):
+        return repr((sources.func.__name__, tuple(sources.keywords.values())))
+    return repr((sources.__name__, ()))
 
 
 class StreamRows(Rows):

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,8 +131,8 @@ def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
 
 def open_volumes(folders: tuple[Path, Path], cases: Cases, metadata: Metadata, config: DataConfig) -> Records:
     """The volumes of cases, in natural order. Raises DataError for files without partner, unless allowed."""
-    spacing = config.spacing or read_spacing(folders[0])
-    return pair(folders, cases, metadata, config.allow_unpaired, volume_sources, spacing, is_named_by_case=True)
+    sources = partial(volume_sources, spacing=config.spacing or read_spacing(folders[0]))
+    return pair(folders, cases, metadata, config.allow_unpaired, sources, is_named_by_case=True)
 
 
 def volume_sources(row: FileRow, spacing: Spacing | None) -> Sources:

@@ -4,7 +4,7 @@ The ids: https://www.cityscapes-dataset.com/dataset-overview/#class-definitions.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from data_utils.sources.records import (
     FileRow,
     Metadata,
     Records,
+    RowSources,
     Sources,
     first_files,
     split_openers,
@@ -83,7 +84,7 @@ def open_records(images: Path, masks: Path, ending: str, allow_unpaired: bool) -
             " give the folder that holds leftImg8bit and gtFine"
         )
     ids: Sequence[int] = IDS
-    sources: Callable[..., Sources] = evaluated_sources
+    sources: RowSources = evaluated_sources
     if ending == TRAIN_IDS:
         ids = range(len(NAMES))
         sources = first_files

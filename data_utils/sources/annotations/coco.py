@@ -347,8 +347,7 @@ def open_records(
         [f"{name}: listed, but the file is missing" for name in lost],
         Metadata(classes, annotations="COCO"),
         allow_unpaired,
-        coco_sources,
-        value_by_name,
+        partial(coco_sources, values=value_by_name),
         location=first_file,
         hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
     )

@@ -284,4 +284,4 @@ def open_records(
             if image not in files_by_image:
                 unpaired.append(f"{image}: image without labelme file")
     metadata = Metadata(classes, annotations="labelme")
-    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, labelme_sources, values)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, partial(labelme_sources, values=values))

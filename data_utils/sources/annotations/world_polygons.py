@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -183,8 +183,8 @@ def _open(images: Path, folder: Path, config: DataConfig) -> Records:
     classes, values = number_classes(natural_order(labels), str(folder))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     metadata = Metadata(classes, annotations=kind)
-    sources = (polygon_sources, config.label_column, values, is_shared)
-    return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)
+    sources = partial(polygon_sources, column=config.label_column, values=values, is_shared=is_shared)
+    return pair((images, folder), Cases(image_files, polygons), metadata, config.allow_unpaired, sources)
 
 
 def polygon_sources(row: FileRow, column: str | None, values: dict[str, int], is_shared: bool) -> Sources:

@@ -183,7 +183,7 @@ def open_records(
     # a classes.txt names the classes
     metadata = Metadata(classes, has_rules=False, annotations="YOLO")
     cases = Cases(dict(zip(names, names, strict=True)), text_by_image, lost)
-    return pair((folder, labels), cases, metadata, allow_unpaired, yolo_sources, values)
+    return pair((folder, labels), cases, metadata, allow_unpaired, partial(yolo_sources, values=values))
 
 
 def label_folder(images: Path, root: Path) -> Path:

@@ -217,9 +217,7 @@ def open_points(root: Path, table: PointTable, absent: str | None, allow_unpaire
         unpaired,
         Metadata(dims=table.axes, landmarks=landmarks, task=LANDMARKS),
         allow_unpaired,
-        point_sources,
-        table.space,
-        table.axes,
+        partial(point_sources, space=table.space, dims=table.axes),
         location=location,
         hint=partial(describe_missing, missing, folders, root),
     )

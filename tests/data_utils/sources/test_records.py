@@ -1,6 +1,7 @@
 """Records of a data set: some of them, and parts of them; names, paths and keys of those of local files."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +73,12 @@ def test_the_key_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
     for file in files:
         file.write_bytes(b"x")
 
-    def key(*options: object, targets: tuple[str, ...] = ("m.png",)) -> str:
+    def key(targets: tuple[str, ...] = ("m.png",), **options: object) -> str:
         row = FileRow("a", ("a.png", "b.png"), targets)
-        return FileRows((tmp_path, tmp_path), [row], first_files, *options).digest
+        return FileRows((tmp_path, tmp_path), [row], partial(first_files, **options)).digest
 
     assert unnoticed_changes(files, key) == []
-    assert len({key(), key(1), key(2), key(targets=("", "m.png")), key(targets=("b.png",))}) == 5
+    assert len({key(), key(a=1), key(a=2), key(targets=("", "m.png")), key(targets=("b.png",))}) == 5
 
 
 def test_sizes_of_files_are_exact_whatever_their_number_of_bytes(tmp_path):

@@ -26,6 +26,7 @@ from runtime.console import say
 from runtime.errors import DataError
 from runtime.files import remove_leftovers
 from tasks.job import Job
+from tasks.landmarks.write import PointFormat
 from tasks.polygons import check_places
 from unet.config import UNetConfig
 
@@ -85,8 +86,8 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     inputs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
     if args.truth is None:
         jobs = list(chain.from_iterable(inputs))
-    elif (points := output_format.true_points(args.truth)) is not None:
-        jobs = with_true_points(args.truth, points, inputs)
+    elif isinstance(output_format, PointFormat):
+        jobs = with_true_points(args.truth, output_format.true_points(args.truth), inputs)
     else:
         jobs = TruthFolder(args.truth, config, output_format, args.mask_suffix).with_truths(inputs)
     if args.file is not None:

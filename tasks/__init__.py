@@ -4,7 +4,6 @@ A new task subclasses the classes that are imported here, and `data_utils.target
 `data_utils.targets.reader`.
 """
 
-from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import ModelError
 from runtime.values import NEWER_VERSION
 from tasks import classes, landmarks, objects, overlapping
@@ -39,10 +38,5 @@ def task_of_model(config: UNetConfig) -> Task:
 
 def new_format(config: UNetConfig) -> PredictionFormat:
     """The format in which the predictions of a model are written."""
-    return TASKS[task_of_model(config).name].output.from_config(config)
-
-
-def new_section(info: DatasetInfo) -> Section:
-    """What reports show of the task of a data set."""
-    assert info.config.task is not None
-    return TASKS[info.config.task].section(info.reader)
+    kind = TASKS[task_of_model(config).name]
+    return kind.output(kind.section(kind.reader.of_model(config)))

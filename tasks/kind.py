@@ -14,11 +14,11 @@ class TaskKind(NamedTuple):
     Args:
         task: its loss and scores, and how a prediction is read (`loss.py`).
         reader: from the files of a target to arrays (`reader.py`).
-        output: the files of a prediction (`write.py`).
-        section: what reports show (`show.py`).
+        section: what reports show, made of a reader (`show.py`).
+        output: the files of a prediction, made of a section (`write.py`).
     """
 
     task: type[Task]
     reader: type[TargetReader]
-    output: type[PredictionFormat]
     section: type[Section]
+    output: type[PredictionFormat]

@@ -1,4 +1,4 @@
-"""Formats of predictions: how masks are written, shown and scored."""
+"""Formats of predictions: how masks are written and scored."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.dicom.write import Regions
 from data_utils.image_io.formats import Segments
 from data_utils.image_io.volumes import read_volume, write_regions
-from data_utils.sources.points.table import PointTable
-from data_utils.targets.reader import MaskReader, TargetReader
+from data_utils.targets.reader import MaskReader
 from runtime.files import replace_file
 from tasks.drawing import join_in_row, orthogonal_slices, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
-from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
+from tasks.polygons import POLYGONS, Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
 from tasks.scoring.masks import open_truth, score_masks
 from tasks.section import Section
 from tasks.task import Scores, Task
-from unet.config import MaskValue, UNetConfig
+from unet.config import MaskValue
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
 
 
 class PredictionFormat(ABC):
-    """How predictions are written, shown and scored.
+    """How predictions are written and scored.
 
     Attributes:
-        reader: reads such masks or points, and true ones.
         section: the names and colors of what is predicted, and its pictures.
+        reader: that of the section; it reads true masks or points.
         outputs: a word for the files of all images.
         writes_rasters: whether masks of georeferenced images are georeferenced TIFFs.
         extensions: the extensions of an image's files for `Job.file`, that of the mask or points first.
@@ -46,8 +45,6 @@ class PredictionFormat(ABC):
         segments: what the segments of a DICOM label are to `reader`; None if masks are not written as segments.
     """
 
-    reader: TargetReader
-    section: Section
     outputs: ClassVar[str]
     writes_rasters: ClassVar[bool] = False
     extensions: Sequence[str] = (MASK,)
@@ -56,10 +53,9 @@ class PredictionFormat(ABC):
     object_classes: Sequence[str] = ()
     segments: Segments | None = None
 
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> PredictionFormat:
-        """The format that the config.json of a model calls for."""
-        return cls()
+    def __init__(self, section: Section) -> None:
+        self.section = section
+        self.reader = section.reader
 
     def for_file(self, file: Path) -> PredictionFormat:
         """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
@@ -76,10 +72,6 @@ class PredictionFormat(ABC):
     def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
         """The paths of all files that may be written or removed for a job, given their extensions."""
         return [self.file(job, extension) for extension in extensions]
-
-    def true_points(self, path: Path) -> PointTable | None:
-        """The true points of all images in a file or folder; None if predictions are compared with masks."""
-        return None
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
@@ -115,8 +107,7 @@ class MaskFormat(PredictionFormat):
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         """The areas of a prediction (H, W) that polygons outline; several where classes overlap."""
-        properties: list[Properties] = [{"class": name} for name in self.section.names[1:]]
-        yield Areas(prediction.labels, properties)
+        raise NotImplementedError
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job

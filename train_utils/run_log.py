@@ -23,7 +23,7 @@ from runtime.console import counted, progress_bar, say
 from runtime.distributed import on_main
 from runtime.errors import WriteError, one_line
 from runtime.files import replace_file, tolerate_write_errors
-from tasks import new_section
+from tasks import TASKS
 from tasks.section import Section
 from tasks.task import Task
 from train_utils.checkpoints import Checkpoints
@@ -96,7 +96,7 @@ class RunLog:
     @cached_property
     def section(self) -> Section:
         """What reports say of the task."""
-        return new_section(self.info)
+        return TASKS[self.task.name].section(self.info.reader)
 
     def data_ready(self, batches: list[TrainingBatch]) -> None:
         """Note that the next step's micro-batches are here, and which problems their samples had."""

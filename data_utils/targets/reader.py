@@ -20,7 +20,7 @@ from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
-from unet.config import MaskValue
+from unet.config import MaskValue, UNetConfig
 
 
 class TargetReader(ABC):
@@ -64,6 +64,11 @@ class TargetReader(ABC):
             pixels: how many pixels hold each value.
             classes: the named classes, if there are any.
         """
+        return cls()
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> TargetReader:
+        """The reader of such masks or points as a model predicts."""
         return cls()
 
     def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> TargetReader:

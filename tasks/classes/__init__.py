@@ -6,4 +6,4 @@ from tasks.classes.show import ClassSection
 from tasks.classes.write import ClassFormat
 from tasks.kind import TaskKind
 
-KIND = TaskKind(Classes, ClassReader, ClassFormat, ClassSection)
+KIND = TaskKind(Classes, ClassReader, ClassSection, ClassFormat)

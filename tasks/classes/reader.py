@@ -22,7 +22,7 @@ from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.target import ClassTarget, PartlyLabeledTarget
 from tasks.confusion import ClassCounts, class_scores, confusion_matrix
 from tasks.losses import class_weight_tensor
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class ClassReader(LabelReader):
         if config.swap:
             raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
         return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "ClassReader":
+        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
 
     @property
     def target(self) -> type[ClassTarget | PartlyLabeledTarget]:

@@ -15,42 +15,39 @@ from tasks.classes.show import ClassSection
 from tasks.polygons import Areas, Properties
 from tasks.prediction import Prediction
 from tasks.prediction_format import MaskFormat
-from unet.config import UNetConfig
 
 
 class ClassFormat(MaskFormat):
     """The mask value of each class."""
 
-    def __init__(self, class_map: ClassMap) -> None:
-        self.class_map = class_map
-        self.reader = ClassReader(class_map)
-        self.section = ClassSection(self.reader)
-        self.written_values = class_map.values
-        self.segments = segments_of(class_map)
+    reader: ClassReader
 
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> "ClassFormat":
-        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
+    def __init__(self, section: ClassSection) -> None:
+        super().__init__(section)
+        self.written_values = self.reader.class_map.values
+        self.segments = segments_of(self.reader.class_map)
 
     def mask_values(self, labels: np.ndarray) -> np.ndarray:
-        if labels.ndim == 3 and self.class_map.has_colors:
+        if labels.ndim == 3 and self.reader.class_map.has_colors:
             raise ImageError("the model's classes are colors, which the mask of a volume cannot hold")
-        return self.class_map.decode(labels)
+        return self.reader.class_map.decode(labels)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
-        numbers = np.arange(1, len(self.class_map) + 1, dtype=np.uint8)
+        class_map = self.reader.class_map
+        numbers = np.arange(1, len(class_map) + 1, dtype=np.uint8)
         properties: list[Properties] = []
-        for index, (name, value) in enumerate(zip(self.class_map.names, self.class_map.values, strict=True)):
+        for index, (name, value) in enumerate(zip(class_map.names, class_map.values, strict=True)):
             if is_background(name):
                 numbers[index] = 0
             properties.append({"class": name, "value": value if isinstance(value, int) else value_text(value)})
         yield Areas(numbers[prediction.labels], properties)
 
     def regions(self, labels: np.ndarray) -> Regions:
-        chosen = [index for index in range(len(self.class_map)) if index != self.class_map.background]
-        numbers = np.zeros(len(self.class_map), np.uint8)
+        class_map = self.reader.class_map
+        chosen = [index for index in range(len(class_map)) if index != class_map.background]
+        numbers = np.zeros(len(class_map), np.uint8)
         numbers[chosen] = np.arange(1, len(chosen) + 1)
-        names = [self.class_map.names[index] for index in chosen]
+        names = [class_map.names[index] for index in chosen]
         return Regions(names, self.section.colors[chosen].tolist(), numbers[labels], are_bits=False)
 
 

@@ -6,4 +6,4 @@ from tasks.landmarks.reader import PointReader
 from tasks.landmarks.show import LandmarkSection
 from tasks.landmarks.write import PointFormat
 
-KIND = TaskKind(Landmarks, PointReader, PointFormat, LandmarkSection)
+KIND = TaskKind(Landmarks, PointReader, LandmarkSection, PointFormat)

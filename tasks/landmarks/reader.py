@@ -26,7 +26,7 @@ from runtime.errors import DataError
 from tasks.landmarks.check import describe_points, empty_cells, misplaced_points
 from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.target import PointTarget
-from unet.config import MaskValue
+from unet.config import MaskValue, UNetConfig
 
 SIGMA_SHARE = 1 / 160  # a share of the longer side of the network's input
 SIGMAS = (1.0, 3.0)  # the least and the most, in pixels: a narrower Gaussian falls between pixels
@@ -76,6 +76,11 @@ class PointReader(TargetReader):
             absent=config.absent or "unknown",
         )
         return cls(landmarks, file_indices, sides.line)
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> PointReader:
+        landmarks = Landmarks.from_config(config)
+        return cls(landmarks, tuple(range(len(landmarks.names))))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from runtime.files import replace_file
 from tasks.drawing import render_points
 from tasks.job import OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
-from tasks.landmarks.loss import Landmarks
 from tasks.landmarks.reader import PointReader
 from tasks.landmarks.scores import ERROR, STATE
 from tasks.landmarks.show import LandmarkSection
@@ -32,7 +31,6 @@ from tasks.prediction import PredictedImage
 from tasks.prediction_files import save_array
 from tasks.prediction_format import PredictionFormat
 from tasks.task import Scores, Task
-from unet.config import UNetConfig
 
 JOINED = "points"  # the stem of the table of all images
 MIN_TABLE_IMAGES = 2  # a table of all images is written if there are at least so many
@@ -44,21 +42,16 @@ class PointFormat(PredictionFormat):
     outputs = "files of points"
     reader: PointReader
 
-    def __init__(self, task: Landmarks) -> None:
-        self.task = task
-        self.reader = PointReader(task, tuple(range(len(task.names))))
-        self.section = LandmarkSection(self.reader)
-        self.extension = files.FORMATS[task.layout].extension
-        self.extensions = (self.extension,)
-        if files.FORMATS[task.layout].holds_several:
-            self.joined_files = (f"{JOINED}{self.extension}",)
-
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> PointFormat:
-        return cls(Landmarks.from_config(config))
+    def __init__(self, section: LandmarkSection) -> None:
+        super().__init__(section)
+        self.task = self.reader.landmarks
+        layout = files.FORMATS[self.task.layout]
+        self.extensions = (layout.extension,)
+        if layout.holds_several:
+            self.joined_files = (f"{JOINED}{layout.extension}",)
 
     def for_file(self, file: Path) -> PointFormat:
-        raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
+        raise SettingsError(f"--output {file}: the points of this model are {self.extensions[0]} files; give a folder")
 
     def file(self, job: Job, extension: str) -> Path:
         if extension == PROBABILITIES:  # maps of volumes are written as arrays, not as volumes
@@ -87,7 +80,7 @@ class PointFormat(PredictionFormat):
         for name, position, confidence, presence in columns:
             entry.add(name, UNKNOWN, position, Certainty(confidence, presence))
         table = PointTable(self.task.layout, written.shape[1], [entry], self.task.space)
-        with replace_file(job.file(self.extension)) as file:
+        with replace_file(self.mask_file(job)) as file:
             file.write(files.content(table))
 
     def _picture(self, image: PredictedImage, points: PredictedPoints) -> np.ndarray:
@@ -129,12 +122,12 @@ class PointFormat(PredictionFormat):
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold points of several images."""
-        written_jobs = [job for job in jobs if job.file(self.extension).exists()]
+        written_jobs = [job for job in jobs if self.mask_file(job).exists()]
         if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not self.joined_files:
             return
         tables = []
         for job in written_jobs:
-            table = files.read_written(job.file(self.extension), self.task.layout)
+            table = files.read_written(self.mask_file(job), self.task.layout)
             entries = [replace(entry, image=_text(job.relative_name)) for entry in table.entries]
             tables.append(replace(table, entries=entries, names=self.task.names))
         with replace_file(folder / self.joined_files[0]) as file:

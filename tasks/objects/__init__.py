@@ -6,4 +6,4 @@ from tasks.objects.reader import ObjectReader
 from tasks.objects.show import ObjectSection
 from tasks.objects.write import ObjectFormat
 
-KIND = TaskKind(Objects, ObjectReader, ObjectFormat, ObjectSection)
+KIND = TaskKind(Objects, ObjectReader, ObjectSection, ObjectFormat)

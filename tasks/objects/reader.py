@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.analysis.findings import Findings
-from data_utils.class_map import ClassFields, ignored_fields
+from data_utils.class_map import ClassFields, ignored_fields, ignored_values
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
@@ -36,7 +36,7 @@ from tasks.objects.labels import (
 )
 from tasks.objects.loss import BACKGROUND, OBJECT, Objects
 from tasks.objects.target import ObjectTarget, close_gaps
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
 
 SAMPLED_MASKS = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
@@ -95,6 +95,12 @@ class ObjectReader(MaskReader):
             reader = replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
         key = records.digest and digest("shapes of objects", records.digest, reader)
         return replace(reader, **load_or_compute(key, partial(object_shapes, records, reader)))
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "ObjectReader":
+        task = Objects.from_config(config)
+        ignored = tuple(map(value_key, ignored_values(config.preprocess)))
+        return cls(ignored, tuple(enumerate(task.classes.names[1:], 1)), in_pieces=task.in_pieces)
 
     def with_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> "ObjectReader":
         counted_values: Counter[int] = Counter()

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import MOST_IN_MASK, ignored_values
+from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import VolumeHeader, read_volume_header
-from data_utils.mask_values import value_key
 from runtime.console import counted, say
 from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes, write_row
 from runtime.errors import DataError, one_line
@@ -23,14 +22,11 @@ from runtime.files import replace_file
 from tasks.job import MASK, Job
 from tasks.objects.decode import DetectedObject
 from tasks.objects.labels import label_numbers
-from tasks.objects.loss import Objects
-from tasks.objects.reader import ObjectReader
 from tasks.objects.show import ObjectSection
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels
 from tasks.prediction_format import MaskFormat
-from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
@@ -44,26 +40,14 @@ REMEDY = "--overwrite makes it anew"
 
 
 class ObjectFormat(MaskFormat):
-    """The number of each pixel's object.
-
-    Args:
-        ignored: numbers of ignored pixels in true masks.
-        in_pieces: whether the objects of true masks are their connected pieces.
-    """
+    """The number of each pixel's object."""
 
     extensions = (MASK, TABLE)
     joined_files = (JOINED,)
 
-    def __init__(self, names: Sequence[str], ignored: tuple[int, ...] = (), *, in_pieces: bool = False) -> None:
-        _, *self.object_classes = names
-        self.reader = ObjectReader(ignored, tuple(enumerate(self.object_classes, 1)), in_pieces=in_pieces)
-        self.section = ObjectSection(self.reader)
-
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> "ObjectFormat":
-        task = Objects.from_config(config)
-        ignored = tuple(map(value_key, ignored_values(config.preprocess)))
-        return cls(task.classes.names, ignored, in_pieces=task.in_pieces)
+    def __init__(self, section: ObjectSection) -> None:
+        super().__init__(section)
+        self.object_classes = section.names
 
     def file(self, job: Job, extension: str) -> Path:
         file = job.file(extension)

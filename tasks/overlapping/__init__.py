@@ -6,5 +6,5 @@ from tasks.overlapping.reader import OverlapReader, RegionReader
 from tasks.overlapping.show import OverlapSection, RegionSection
 from tasks.overlapping.write import OverlapFormat, RegionFormat
 
-KIND = TaskKind(Overlapping, OverlapReader, OverlapFormat, OverlapSection)
-REGIONS = TaskKind(Regions, RegionReader, RegionFormat, RegionSection)
+KIND = TaskKind(Overlapping, OverlapReader, OverlapSection, OverlapFormat)
+REGIONS = TaskKind(Regions, RegionReader, RegionSection, RegionFormat)

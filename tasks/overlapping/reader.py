@@ -24,9 +24,9 @@ from runtime.errors import DataError, SettingsError
 from tasks.classes.check import check_classes
 from tasks.classes.reader import classes_kept
 from tasks.losses import class_weight_tensor
-from tasks.overlapping.loss import Overlapping, Regions
+from tasks.overlapping.loss import Overlapping, Regions, regions_of_model
 from tasks.overlapping.target import OverlapTarget, Region, region_bits
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
 BACKGROUND_VALUE = 0
@@ -69,6 +69,10 @@ class OverlapReader(LabelReader):
         names = tuple(values)
         ignored = tuple(parse_values(config.ignore_index))
         return cls(names, tuple(map(tuple, values.values())), ignored=ignored, sides=find_sides(names, config.swap))
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "OverlapReader":
+        return cls(Overlapping.from_config(config).names)
 
     @property
     def all_bits(self) -> np.int32:
@@ -218,6 +222,12 @@ class RegionReader(OverlapReader):
         outside = [value for value in pixels if class_map.index_of(value) == IGNORE_INDEX]
         ignored = tuple(dict.fromkeys([*class_map.ignored_values, *sort_values(outside)]))
         return cls(names, values, ignored=ignored, class_map=class_map, sides=find_sides(names, config.swap))
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "RegionReader":
+        names, values = zip(*regions_of_model(config), strict=True)
+        labels = ClassMap.from_preprocess(config.preprocess, config.num_classes)
+        return cls(names, values, ignored=labels.ignored_values)
 
     @property
     def regions(self) -> tuple[Region, ...]:

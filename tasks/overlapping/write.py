@@ -17,15 +17,13 @@ from data_utils.image_io.formats import TIFF_SUFFIXES, Segments
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.job import MASK
-from tasks.overlapping.loss import Overlapping, regions_of_model
-from tasks.overlapping.reader import OverlapReader, RegionReader
+from tasks.overlapping.reader import RegionReader
 from tasks.overlapping.show import OverlapSection, RegionSection
-from tasks.overlapping.target import Region, last_classes
+from tasks.overlapping.target import last_classes
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, write_pages
 from tasks.prediction_format import MaskFormat, free_value
-from unet.config import MaskValue, UNetConfig
 
 INSIDE = 255
 UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
@@ -50,17 +48,13 @@ def folder_names(names: Sequence[str]) -> list[str]:
 class OverlapFormat(MaskFormat):
     """A mask for each class, in the folder of its name."""
 
-    def __init__(self, classes: Sequence[str]) -> None:
-        self.classes = tuple(classes)
-        self.reader = OverlapReader(self.classes)
-        self.section = OverlapSection(self.reader)
-        self.class_folders = folder_names(self.classes)
-        self.extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
-        self.segments = Segments(tuple((name, bit) for bit, name in enumerate(self.classes)), are_bits=True)
+    section: OverlapSection
 
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> "OverlapFormat":
-        return cls(Overlapping.from_config(config).names)
+    def __init__(self, section: OverlapSection) -> None:
+        super().__init__(section)
+        self.class_folders = folder_names(section.names)
+        self.extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
+        self.segments = Segments(tuple((name, bit) for bit, name in enumerate(section.names)), are_bits=True)
 
     def for_file(self, file: Path) -> MaskFormat:
         if file.suffix.lower() not in TIFF_SUFFIXES:
@@ -68,7 +62,7 @@ class OverlapFormat(MaskFormat):
                 f"--output {file}: classes that may overlap have a mask each; give a folder, or a file .tif, which gets"
                 " a page for each class"
             )
-        return PageFormat(self.classes, file.suffix)
+        return PageFormat(self.section, file.suffix)
 
     def class_mask(self, bit: int, labels: np.ndarray) -> np.ndarray:
         """The mask of a class, 0 and 255."""
@@ -82,11 +76,11 @@ class OverlapFormat(MaskFormat):
             save_labels(image, paths[bit], partial(self.class_mask, bit), nodata)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
-        for bit, name in enumerate(self.classes):
+        for bit, name in enumerate(self.section.names):
             yield Areas((prediction.labels >> bit & 1).astype(np.uint8), [{"class": name}])
 
     def regions(self, labels: np.ndarray) -> Regions:
-        return Regions(self.classes, self.section.colors.tolist(), labels, are_bits=True)
+        return Regions(self.section.names, self.section.colors.tolist(), labels, are_bits=True)
 
 
 class PageFormat(OverlapFormat):
@@ -98,15 +92,15 @@ class PageFormat(OverlapFormat):
 
     writes_rasters = False
 
-    def __init__(self, classes: Sequence[str], suffix: str) -> None:
-        super().__init__(classes)
+    def __init__(self, section: OverlapSection, suffix: str) -> None:
+        super().__init__(section)
         self.extensions = [suffix]
         self.segments = None
 
     def write_mask(self, image: PredictedImage) -> None:
         labels = image.prediction.labels
         with replace_file(self.mask_file(image.job)) as file:
-            pages = [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))]
+            pages = [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.section.names))]
             write_pages(file, pages)
 
 
@@ -115,18 +109,11 @@ class RegionFormat(MaskFormat):
 
     reader: RegionReader
 
-    def __init__(self, regions: tuple[Region, ...], ignored: tuple[MaskValue, ...]) -> None:
-        names, values = zip(*regions, strict=True)
-        self.reader = RegionReader(names, values, ignored=ignored)
-        self.section = RegionSection(self.reader)
-        written = tuple(region.values[0] for region in regions)
-        self.labels = ClassMap((BACKGROUND, *names), (0, *written), None)
+    def __init__(self, section: RegionSection) -> None:
+        super().__init__(section)
+        written = tuple(region.values[0] for region in self.reader.regions)
+        self.labels = ClassMap((BACKGROUND, *section.names), (0, *written), None)
         self.written_values = self.labels.values
-
-    @classmethod
-    def from_config(cls, config: UNetConfig) -> "RegionFormat":
-        class_map = ClassMap.from_preprocess(config.preprocess, config.num_classes)
-        return cls(regions_of_model(config), class_map.ignored_values)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         properties: list[Properties] = []

@@ -25,6 +25,7 @@ import tifffile
 import torch
 from PIL import Image
 from support.forks import free_port
+from support.formats import overlap_format
 from support.launches import PROGRAMS, ROOT, predict
 
 import app
@@ -33,7 +34,6 @@ from inference.page import PagePredictor, page_job
 from runtime.errors import ImageError, SettingsError, UsageError
 from tasks.drawing import class_colors, colorize, outlined_overlay
 from tasks.landmarks.loss import Landmarks
-from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_files import write_png
 from unet import Preprocess, UNet, UNetConfig
 
@@ -306,7 +306,7 @@ def test_a_volume_is_sent_to_predict_py(tmp_path, size):
     nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4)), tmp_path / "v.nii.gz")
     (tmp_path / "v.nii.gz").write_bytes((tmp_path / "v.nii.gz").read_bytes()[:size])
     with pytest.raises(ImageError, match=r"^v\.nii\.gz: is a volume, but .*use predict\.py for it$"):
-        page_job(tmp_path / "v.nii.gz", UNetConfig(), OverlapFormat(("a",)))
+        page_job(tmp_path / "v.nii.gz", UNetConfig(), overlap_format("a"))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.formats import object_format, overlap_format
 from support.in_process import run_predict
 from support.inputs import find_jobs
 from support.launches import predict
@@ -20,8 +21,6 @@ from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference.inputs import files_of_patterns
 from runtime.errors import DataError
-from tasks.objects.write import ObjectFormat
-from tasks.overlapping.write import OverlapFormat
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -153,7 +152,7 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
     ids=["objects", "classes"],
 )
 def test_a_folder_for_each_image_holds_no_inputs_but_images(tmp_path, in_sets, names):
-    output_format = ObjectFormat(("background", "cell")) if in_sets else OverlapFormat(("a",))
+    output_format = object_format("cell") if in_sets else overlap_format("a")
     touch(tmp_path, *(f"in/{name}.png" for name in ("one/images/x", "one/masks/1", "two/images/y", "two/masks/1")))
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", output_format=output_format)
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == names

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.formats import class_format, format_of, object_format, overlap_format
 from support.prediction import image_job, write_logits
 
 from data_utils.class_map import ClassMap
@@ -14,32 +15,31 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import Place
 from inference.requested_outputs import RequestedOutputs
 from tasks.classes.loss import Classes
-from tasks.classes.write import ClassFormat
+from tasks.classes.reader import ClassReader
 from tasks.drawing import legend
 from tasks.job import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from tasks.objects.loss import Objects
-from tasks.objects.write import TABLE, ObjectFormat
+from tasks.objects.write import TABLE
 from tasks.overlapping.loss import Overlapping
-from tasks.overlapping.write import OverlapFormat
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 
 
 def test_a_legend_lies_beside_overlays(tmp_path):
-    writer = RequestedOutputs(ClassFormat(CLASSES), (MASK, OVERLAY))
+    writer = RequestedOutputs(format_of(ClassReader(CLASSES)), (MASK, OVERLAY))
     writer.write_legend(tmp_path)
     written = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
     assert np.array_equal(written, np.asarray(legend(CLASSES.names, writer.output_format.section.colors, background=0)))
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):
-    RequestedOutputs(ObjectFormat(("nothing", "cell")), (MASK, OVERLAY)).write_legend(tmp_path)
+    RequestedOutputs(object_format("cell"), (MASK, OVERLAY)).write_legend(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def new_writer(**options) -> RequestedOutputs:
     """A writer of masks and probabilities."""
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    output_format = class_format(("a", "b"), (0, 1))
     return RequestedOutputs(output_format, (MASK, PROBABILITIES), **options)
 
 
@@ -71,9 +71,9 @@ def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
 KINDS = pytest.mark.parametrize(
     ("output_format", "task", "extensions"),
     [
-        (ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (MASK, PROBABILITIES, UNCERTAINTY)),
-        (OverlapFormat(("a", "b")), Overlapping(("a", "b")), ("a/.png", "b/.png", PROBABILITIES)),
-        (ObjectFormat(("nothing", "cell")), Objects(), (MASK, TABLE, PROBABILITIES)),
+        (class_format(("a", "b"), (0, 1)), Classes(("a", "b")), (MASK, PROBABILITIES, UNCERTAINTY)),
+        (overlap_format("a", "b"), Overlapping(("a", "b")), ("a/.png", "b/.png", PROBABILITIES)),
+        (object_format("cell"), Objects(), (MASK, TABLE, PROBABILITIES)),
     ],
     ids=["classes", "overlapping", "objects"],
 )

@@ -11,30 +11,27 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.formats import class_format, object_format, overlap_format
 from support.inputs import find_jobs
 from support.prediction import touch, true_labels
 from support.written_files import PLACE
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
 from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
-from tasks.classes.write import ClassFormat
 from tasks.job import Job, MaskFile
-from tasks.objects.write import ObjectFormat
-from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import MaskFormat
 from unet.config import Preprocess, UNetConfig
 
-CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+CLASSES = class_format(("a", "b"), (0, 1))
 MODEL = UNetConfig(preprocess=Preprocess(place=True))
 
 
 def objects_of(*names: str) -> MaskFormat:
     """The format of objects of these classes; of classes without objects if there are none."""
-    return ObjectFormat(("nothing", *names)) if names else CLASSES
+    return object_format(*names) if names else CLASSES
 
 
 def stems(*names: str) -> list[Path]:
@@ -130,13 +127,13 @@ def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
-    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("c", "none")), "_x"), "a")
+    mask = truth_in(TruthFolder(tmp_path, MODEL, overlap_format("c", "none"), "_x"), "a")
     assert mask.name.endswith("a_x.png")
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
-    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("c",)), None), "a")
+    mask = truth_in(TruthFolder(tmp_path, MODEL, overlap_format("c"), None), "a")
     assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
@@ -145,13 +142,13 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
-    assert truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "none")), ""), "s", 1, 2) == second
+    assert truth_in(TruthFolder(tmp_path, MODEL, overlap_format("a", "none"), ""), "s", 1, 2) == second
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
     touch(tmp_path, "s_0001.png", "s_0002.png")
     page = truth_in(
-        TruthFolder(tmp_path, MODEL, OverlapFormat(("s_0001",)), ""), "s", 1, 2
+        TruthFolder(tmp_path, MODEL, overlap_format("s_0001"), ""), "s", 1, 2
     )  # a file is no folder of a class
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
@@ -243,7 +240,7 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
         entry = {"id": number, "image_id": 1, "category_id": number, "segmentation": [box], "bbox": [left, 0, 2, 3]}
         content["annotations"].append(entry)
     (tmp_path / "annotations.json").write_text(json.dumps(content))
-    truths = TruthFolder(tmp_path, MODEL, OverlapFormat(("right", "left")))
+    truths = TruthFolder(tmp_path, MODEL, overlap_format("right", "left"))
     (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
     np.testing.assert_array_equal(true_labels(job.truth, truths.output_format), [[2, 3, 1, 0]] * 3)
 
@@ -251,16 +248,16 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
     touch(tmp_path, "case/ct.nii.gz", "case/segmentations/a.nii.gz", "case/segmentations/b.nii.gz")
     inputs = [find_jobs([str(tmp_path)], tmp_path / "out")]
-    (job,) = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b"))).with_truths(inputs)
+    (job,) = TruthFolder(tmp_path, MODEL, overlap_format("a", "b")).with_truths(inputs)
     assert job.truth.paths == tuple(str(tmp_path / "case" / "segmentations" / f"{name}.nii.gz") for name in "ab")
     with pytest.raises(DataError, match=r"has no mask for 1 input, the first is case/ct"):
-        TruthFolder(tmp_path, MODEL, OverlapFormat(("b", "c"))).with_truths(inputs)
+        TruthFolder(tmp_path, MODEL, overlap_format("b", "c")).with_truths(inputs)
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_and_nothing_is_known_without_one(tmp_path):
     """True masks of two classes in a folder each."""
     touch(tmp_path, "a/x.png", "b/x.png", "a/sub/y.png", "a/v.nii.gz")
-    class_folders = TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), "")
+    class_folders = TruthFolder(tmp_path, MODEL, overlap_format("a", "b"), "")
     files = (PageFile(str(tmp_path / "a" / "x.png")), PageFile(str(tmp_path / "b" / "x.png")))
     assert truth_in(class_folders, "x") == ClassMasks(files, (0, 1))
     files = (PageFile(str(tmp_path / "a" / "sub" / "y.png")), PageFile(""))
@@ -272,14 +269,14 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each_and_nothing
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
-    mask = truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b")), ""), "x")
+    mask = truth_in(TruthFolder(tmp_path, MODEL, overlap_format("a", "b"), ""), "x")
     assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
 def test_folders_of_classes_may_lie_in_the_folder_of_masks_of_a_data_set(tmp_path):
     touch(tmp_path, "images/x.png", "masks/a/x.png", "masks/b/x.png")
     files = tuple(PageFile(str(tmp_path / "masks" / name / "x.png")) for name in "ab")
-    assert truth_in(TruthFolder(tmp_path, MODEL, OverlapFormat(("a", "b"))), "x") == ClassMasks(files, (0, 1))
+    assert truth_in(TruthFolder(tmp_path, MODEL, overlap_format("a", "b")), "x") == ClassMasks(files, (0, 1))
 
 
 def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_path):
@@ -329,7 +326,7 @@ def class_stacks(tmp_path) -> Path:
 
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
-    mask = truth_in(TruthFolder(class_stacks, MODEL, OverlapFormat(("a", "b")), ""), "s")
+    mask = truth_in(TruthFolder(class_stacks, MODEL, overlap_format("a", "b"), ""), "s")
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
@@ -337,6 +334,6 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
-    mask = truth_in(TruthFolder(class_stacks, MODEL, OverlapFormat(("a",)), ""), name)
+    mask = truth_in(TruthFolder(class_stacks, MODEL, overlap_format("a"), ""), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)

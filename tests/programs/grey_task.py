@@ -84,14 +84,7 @@ class GreyReader(MaskReader):
         return "grey values"
 
 
-class GreyFormat(MaskFormat):
-    """Masks hold the values themselves."""
-
-    reader = GreyReader()
-    section = Section(reader)
-
-
-TASKS[Grey.name] = TaskKind(Grey, GreyReader, GreyFormat, Section)
+TASKS[Grey.name] = TaskKind(Grey, GreyReader, Section, MaskFormat)
 
 if __name__ == "__main__":
     # what is pickled must be found again by other processes: by this name, and not in their own __main__

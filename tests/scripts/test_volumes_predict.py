@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.formats import class_format
 from support.in_process import run_predict
 from support.prediction import settings_of, volume_job, write_logits
 from support.volumes import write_nifti
 
 import inference.tiling.planning
 import inference.tiling.stream
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference import Predictor
@@ -34,7 +34,6 @@ from inference.work import prepare_work
 from runtime.errors import ImageError
 from tasks import new_format
 from tasks.classes.loss import Classes
-from tasks.classes.write import ClassFormat
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.scoring.boundary import boundary_scores
 from unet import Preprocess, UNet, UNetConfig
@@ -236,7 +235,7 @@ def test_probabilities_of_a_volume_are_those_of_its_mask_and_an_overlay_shows_ni
     assert Image.open(written.job.file(OVERLAY)).size == (3 * (width + depth) + 2 * 2, height + depth)
 
 
-TWO_CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+TWO_CLASSES = class_format(("a", "b"), (0, 7))
 LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 
 

@@ -8,12 +8,12 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_image
 from data_utils.loading.image_input import ImageInput
 from inference.inputs import find_inputs
+from support.formats import overlap_format
 from tasks.job import Job
-from tasks.overlapping.write import OverlapFormat
 from tasks.prediction_format import PredictionFormat
 from unet.config import Preprocess, UNetConfig
 
-OVERLAPPING = OverlapFormat(("a",))
+OVERLAPPING = overlap_format("a")
 
 
 def read_input(source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image") -> ImageInput:

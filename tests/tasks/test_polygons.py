@@ -15,22 +15,21 @@ import rasterio
 import torch
 from rasterio.features import rasterize
 from rasterio.transform import Affine
+from support.formats import class_format
 from support.launches import predict
 from support.rasters import UTM, scene, write_raster
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.places import Place
 from inference import predictor as predictor_module
 from runtime.errors import DataError
-from tasks.classes.write import ClassFormat
 from tasks.job import Job
 from tasks.polygons import POLYGONS, Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
-CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+CLASSES = class_format(("a", "b"), (0, 1))
 TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
 TASKS = {
     "classes": {"class_names": ("background", "field"), "class_values": (0, 7)},

@@ -15,13 +15,13 @@ import tifffile
 import torch
 from PIL import Image
 from rasterio.transform import Affine
+from support.formats import class_format, object_format, overlap_format
 from support.in_process import run_train
 from support.inputs import find_jobs
 from support.launches import TINY, predict
 from support.prediction import write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.places import Place, read_grid
 from data_utils.image_io.windowed import WindowedArray
@@ -30,11 +30,9 @@ from inference.predictor import Predictor
 from runtime.errors import ModelError
 from tasks import prediction_files
 from tasks.classes.loss import Classes
-from tasks.classes.write import ClassFormat
 from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
 from tasks.objects.write import ObjectFormat
-from tasks.overlapping.write import OverlapFormat
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, write_geotiff, write_png
 from tasks.prediction_format import free_value
@@ -134,9 +132,8 @@ def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
             scale = (33550, "d", 3, (1.0, 1.0, 0.0), True)
             corner = (33922, "d", 6, (0.0, 0.0, 0.0, left, 9.0, 0.0), True)
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=[scale, corner])
-    jobs = find_jobs(
-        [str(tmp_path / "a.tif")], tmp_path / "out", output_format=ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    )
+    output_format = class_format(("a", "b"), (0, 1))
+    jobs = find_jobs([str(tmp_path / "a.tif")], tmp_path / "out", output_format=output_format)
     assert [job.place.transform[2] for job in jobs] == [5, 8]
 
 
@@ -211,7 +208,7 @@ def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interp
     bands, _ = scene(0, size=(20, 30))
     place = read_grid(str(write_raster(tmp_path / "in.tif", bands))).place
     job = Job(source=PageFile(tmp_path / "in.tif"), size=(20, 30), output=tmp_path / "out", place=place)
-    output_format = ClassFormat(ClassMap(("a", "b"), values, None))
+    output_format = class_format(("a", "b"), values)
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
     missing = np.arange(30)[None] < np.arange(20)[:, None]
     output_format.write(PredictedImage(job, (20, 30), Prediction(rows), missing=missing), (".png",))
@@ -226,7 +223,7 @@ def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interp
 def test_a_picture_without_place_has_its_prediction_where_it_holds_no_data(tmp_path):
     missing = np.random.default_rng(0).random((9, 6)) < 0.5
     logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    output_format = class_format(("a", "b"), (0, 1))
     job = Job(source=PageFile(tmp_path / "a.tif"), size=(9, 6), output=tmp_path / "out" / "a")
     write_logits(output_format, Classes(("a", "b")), job, logits, (".png", ".npy"), missing=missing)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), logits.argmax(0))
@@ -382,7 +379,7 @@ def test_a_picture_is_written_some_rows_at_a_time(shape, dtype):
 @pytest.mark.parametrize("width", [40, 1700], ids=["outlines of 1 pixel", "outlines of 3 pixels"])
 @pytest.mark.parametrize(
     "output_format",
-    [ClassFormat(ClassMap(("a", "b"), (0, 1), None)), OverlapFormat(("a", "b")), ObjectFormat(("nothing", "cell"))],
+    [class_format(("a", "b"), (0, 1)), overlap_format("a", "b"), object_format("cell")],
     ids=["classes", "overlapping", "objects"],
 )
 def test_outlines_do_not_stop_at_the_rows_that_are_written_together(tmp_path, output_format, width):
@@ -404,7 +401,7 @@ def test_an_overlay_is_stretched_over_the_values_of_pixels_that_hold_data(tmp_pa
     image = np.ma.masked_equal(pixels, 0)
     job = Job(source=PageFile(tmp_path / "a.tif"), size=(40, 30), output=tmp_path / "out")
     prediction = Prediction(np.zeros((40, 30), np.uint8))
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    output_format = class_format(("a", "b"), (0, 1))
     output_format.write(PredictedImage(job, (40, 30), prediction, WindowedArray(image)), (OVERLAY,))
     np.testing.assert_array_equal(np.asarray(Image.open(job.file(OVERLAY))), to_rgb(image))
 

@@ -13,16 +13,11 @@ from support.rasters import write_raster
 from support.reports import class_scores, class_section
 from support.volumes import RAS, write_nifti
 
-from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.analysis.normalization import Normalization
 from data_utils.bits import pack_bits
 from data_utils.class_map import ClassMap
-from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.point_states import ABSENT, OUTSIDE, PRESENT
-from data_utils.sources.records import ListRows, Metadata, Records
-from tasks import new_section
 from tasks.charts import matrix_picture
 from tasks.classes.loss import Classes, PartlyLabeledClasses
 from tasks.classes.reader import ClassReader
@@ -268,24 +263,14 @@ def test_the_card_of_landmarks_has_scores_of_detection_and_predicts_points(landm
     assert 'predictor.points("image.png")' in card.text
 
 
-def info_of(task: str, reader: object, record: dict, size: tuple[int, ...]) -> DatasetInfo:
-    """A data set of one image, or of one volume."""
-    records = Records(ListRows([record]))
-    records.metadata = Metadata(dims=len(size))
-    split = Split(records, np.array([size]), spacings=np.ones((1, 3)) if len(size) == 3 else None)
-    return DatasetInfo(DataConfig("d", task=task), split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
-
-
 def test_true_and_predicted_points_are_drawn_on_their_image():
     """A nose, no ear, and a tail that lies outside of the image; nose and tail are found."""
     image = np.random.default_rng(0).integers(0, 90, (30, 40, 3), dtype=np.uint8)
     places = np.array([[7, 3], [20, 25], [50, 9]], float)
     target = PointSource("points.csv", "pixels", places, np.array([PRESENT, ABSENT, PRESENT]))
     reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
-    info = info_of("landmarks", reader, {"image": image, "target": target, "name": "i"}, (30, 40))
     prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.8, 0.9]])
-    section = new_section(info)
-    views = section.pictures(info.val.records[0], prediction)
+    views = LandmarkSection(reader).pictures({"image": image, "target": target, "name": "i"}, prediction)
     found = prediction[:, :2] * (30, 40) - 0.5
     found[1] = np.nan
     nowhere = (np.nan, np.nan)
@@ -304,10 +289,9 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     image = VolumeFile(tuple(map(str, files)))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
-    info = info_of("classes", reader, {"image": image, "target": label, "name": "case"}, (4, 5, 6))
     pred = np.arange(120).reshape(4, 5, 6) % 2
-    section = new_section(info)
-    pictures = section.pictures(info.val.records[0], pred)
+    section = ClassSection(reader)
+    pictures = section.pictures({"image": image, "target": label, "name": "case"}, pred)
     stored, header = read_volume(image, "case")
     truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
     center = busiest_voxel(truth)

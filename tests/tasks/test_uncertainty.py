@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.formats import class_format
 from support.launches import predict
 from support.prediction import write_logits
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from tasks.classes.loss import Classes
-from tasks.classes.write import ClassFormat
 from tasks.job import PROBABILITIES, UNCERTAINTY, Job
 from tasks.objects.loss import Objects
 from tasks.overlapping.loss import Overlapping
@@ -144,7 +143,7 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path, beside):
     nibabel.save(image, tmp_path / "a.nii.gz")
     volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
     job = Job(source=volume, size=(3, 4, 5), output=tmp_path / "out" / "a")
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+    output_format = class_format(("a", "b"), (0, 7))
     write_logits(output_format, Classes(("a", "b")), job, logits, (".png", UNCERTAINTY, *beside))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
     levels = np.asarray(written.dataobj).T

@@ -9,7 +9,8 @@ import numpy as np
 from data_utils.image_io.resize import resize_mask
 from runtime.documents import write_row
 from runtime.files import replace_file
-from tasks import new_section
+from tasks import TASKS
+from tasks.classes.loss import Classes
 from tasks.drawing import outline_areas
 from tasks.section import read_example
 from train_utils.reporting.pages import reduce_picture, write_html
@@ -50,7 +51,7 @@ def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[st
 
 def _views(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
     """The pictures by label, (H, W, 3) uint8, of an image, "", or of each of the worst slices of a volume."""
-    section = new_section(review.run.info)
+    section = TASKS[Classes.name].section(review.run.info.reader)
     views = {}
     for name, (image, truth, prediction) in _examples(review).items():
         pictures: dict[str, np.ndarray] = {}

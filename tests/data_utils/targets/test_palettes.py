@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
+from support.formats import format_of
 from support.prediction import true_labels
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
-from tasks.classes.write import ClassFormat
+from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
 
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0]], np.uint8)
@@ -91,5 +92,5 @@ def test_a_true_mask_with_a_palette_is_compared_by_its_colors(tmp_path):
     class_map = load_info(write(tmp_path, in_an_order_of_its_own)).reader.class_map
     for file in ("0.png", "1.png"):
         mask = PageFile(tmp_path / "train" / "masks" / file)
-        colors = np.array(class_map.values)[true_labels(mask, ClassFormat(class_map))]
+        colors = np.array(class_map.values)[true_labels(mask, format_of(ClassReader(class_map)))]
         assert (colors == np.asarray(Image.open(tmp_path / "train" / "images" / file))).all()

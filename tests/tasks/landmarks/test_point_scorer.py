@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.formats import point_format
 from support.points import landmarks, point_table
 from support.prediction import image_job, score_labels
 
@@ -18,7 +19,6 @@ from inference.true_points import with_true_points
 from runtime.errors import DataError
 from tasks.job import Job
 from tasks.landmarks.loss import Landmarks
-from tasks.landmarks.write import PointFormat
 
 TASK = landmarks("long", "pixels")
 
@@ -29,7 +29,7 @@ def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") ->
     for job in jobs:
         assert job.root is not None
         inputs.append([replace(job, output=job.root / stem) if stem else job])
-    return with_true_points(path, PointFormat(task).true_points(path), inputs)
+    return with_true_points(path, point_format(task).true_points(path), inputs)
 
 
 def write_noses(file: Path, *images: str) -> None:
@@ -129,7 +129,7 @@ def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
 @pytest.mark.parametrize(("absent", "state"), [("not-there", ABSENT), ("unknown", UNKNOWN)])
 def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, absent, state):
     (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
-    truth = PointFormat(replace(TASK, names=("ear", "nose"), absent=absent)).true_points(tmp_path / "t.csv")
+    truth = point_format(replace(TASK, names=("ear", "nose"), absent=absent)).true_points(tmp_path / "t.csv")
     assert truth.states.tolist() == [[state, PRESENT]]
 
 
@@ -144,7 +144,7 @@ def test_points_have_an_error_where_a_point_is_present(tmp_path):
     truth = point_table("long", TASK.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
     (tmp_path / "t.csv").write_bytes(content(truth))
     (true_job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
-    (entry,) = score_labels(PointFormat(TASK), TASK, true_job, PREDICTION).entries
+    (entry,) = score_labels(point_format(TASK), TASK, true_job, PREDICTION).entries
     assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
     assert entry["mean_radial_error"] == pytest.approx(5)
     assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there

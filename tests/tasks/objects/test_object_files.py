@@ -15,6 +15,7 @@ import rasterio
 import tifffile
 from PIL import Image
 from pycocotools import mask
+from support.formats import object_format
 from support.prediction import image_job
 from support.written_files import PLACE, SIZE, TILTED, tilted_volume_job
 
@@ -29,7 +30,6 @@ from tasks.objects.write import (
     IMAGE_COLUMNS,
     TABLE,
     VOLUME_COLUMNS,
-    ObjectFormat,
     place_cells,
     run_lengths,
     table_rows,
@@ -58,7 +58,7 @@ def write_labels(file: Path, labels: np.ndarray = LABELS) -> Path:
 
 
 NAMES = ("nothing", "cell", "dirt")
-CELLS = ObjectFormat(("nothing", "cell"))
+CELLS = object_format("cell")
 
 
 ANNOTATED_CLASSES = [
@@ -146,7 +146,7 @@ def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects,
         assert file.nodata == nodata
 
 
-FORMAT = ObjectFormat(NAMES)
+FORMAT = object_format(*NAMES[1:])
 SOLID = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
 
 
@@ -292,7 +292,7 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
-    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), (MASK,)).write_coco(tmp_path, jobs)
+    RequestedOutputs(object_format("cell", "dirt"), (MASK,)).write_coco(tmp_path, jobs)
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 

@@ -22,10 +22,10 @@ from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import SettingsError
+from tasks import new_format
 from tasks.objects.labels import label_numbers
 from tasks.objects.loss import Objects
 from tasks.objects.reader import ObjectReader, object_shapes
-from tasks.objects.write import ObjectFormat
 from train_utils.check_data import check_data
 from unet.config import UNetConfig
 
@@ -276,8 +276,8 @@ def test_the_pieces_of_volumes_are_objects(tmp_path):
 def test_the_pieces_of_true_masks_are_objects_of_such_a_model(tmp_path):
     values = squares(0, 5)
     Image.fromarray(values).save(tmp_path / "a.png")
-    config = UNetConfig(2, task=Objects(in_pieces=True).to_config())
-    output_format = ObjectFormat.from_config(config)
+    config = UNetConfig(num_classes=3, task=Objects(in_pieces=True).to_config())
+    output_format = new_format(config)
     pieces = true_labels(PageFile(tmp_path / "a.png"), output_format)
     assert len(np.unique(label_numbers(pieces))) == 6
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from support.data_sets import load_info
+from support.formats import object_format
 from support.in_process import run_predict
 from support.prediction import true_labels
 
@@ -25,7 +26,6 @@ from tasks.find_task import find_task
 from tasks.job import Job, MaskFile
 from tasks.objects.labels import label_classes, label_numbers
 from tasks.objects.reader import ObjectReader
-from tasks.objects.write import ObjectFormat
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -39,7 +39,7 @@ def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | 
     """The true objects of the image `name`, given the model's classes of objects."""
     job = Job(source=PageFile(name), size=None, output=Path("out", name), root=Path("out"))
     try:
-        return TruthFolder(folder, UNetConfig(), ObjectFormat(("nothing", *objects))).with_truths([[job]])[0].truth
+        return TruthFolder(folder, UNetConfig(), object_format(*objects)).with_truths([[job]])[0].truth
     except DataError as error:
         if "has no mask for 1 input" in str(error):
             return None
@@ -177,7 +177,7 @@ def test_annotations_are_the_truth_of_predicted_objects(annotated):
     assert classes[5, 5] == classes[5, 14] == 2
     assert classes[15, 24] == 1
     assert numbers[5, 5] != numbers[5, 14]
-    np.testing.assert_array_equal(true_labels(true, ObjectFormat(("background", "dog", "cat"))), labels)
+    np.testing.assert_array_equal(true_labels(true, object_format("dog", "cat")), labels)
 
 
 def saved(folder: Path, task: dict | None, outputs: int, **preprocess) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.formats import format_of
 from support.prediction import image_job, matrix_of, score_labels
 
 from data_utils.class_map import ClassMap
@@ -18,8 +19,8 @@ from data_utils.target import Target
 from runtime.errors import DataError
 from runtime.scratch import row_spans
 from tasks.classes.loss import Classes
+from tasks.classes.reader import ClassReader
 from tasks.classes.target import ClassTarget
-from tasks.classes.write import ClassFormat
 from tasks.objects.labels import pack_labels
 from tasks.objects.loss import Objects
 from tasks.objects.target import ObjectTarget
@@ -111,4 +112,4 @@ def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
     Image.fromarray(np.zeros((4, 12), np.uint8)).save(tmp_path / "truth.png")
     job = replace(image_job(tmp_path, size=(4, 6)), truth=PageFile(tmp_path / "truth.png"))
     with pytest.raises(DataError, match=r"truth\.png: image is 4 x 6, its mask 4 x 12 .*; they differ in proportions"):
-        score_labels(ClassFormat(CLASSES), TASK, job, np.zeros((4, 6), np.uint8))
+        score_labels(format_of(ClassReader(CLASSES)), TASK, job, np.zeros((4, 6), np.uint8))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.formats import class_format, format_of
 from support.prediction import matrix_of, score_labels, scores_of, volume_job
 from support.volumes import write_volume
 
@@ -17,12 +18,12 @@ from data_utils.image_io.formats import RenderedMask
 from inference.report import print_scores
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
-from tasks.classes.write import ClassFormat
+from tasks.classes.reader import ClassReader
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.scoring.boundary import boundary_scores, case_report, case_table, volume_entry
 
-SKY_AND_LAND = ClassFormat(ClassMap(("sky", "land"), (0, 7), None))
+SKY_AND_LAND = class_format(("sky", "land"), (0, 7))
 TASK = Classes(("sky", "land"))
 PRED = np.random.default_rng(0).integers(0, 2, (3, 4, 5), np.uint8)
 TRUTH = np.random.default_rng(1).integers(0, 2, (3, 4, 5), np.uint8)
@@ -49,7 +50,7 @@ def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
     truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
     truth[0], pred[0] = 9, 1
     truth[2, 2, 2], pred[2, 2, 2] = 7, 1
-    output_format = ClassFormat(ClassMap(("sky", "land"), (0, 7), 9))
+    output_format = format_of(ClassReader(ClassMap(("sky", "land"), (0, 7), 9)))
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth))
     (entry,) = score_labels(output_format, TASK, job, pred, boundary=True).entries
     assert entry["hd95_mm"][1] == 0

@@ -19,7 +19,7 @@ MAP_BYTES = 2**28  # of the maps that are read at once
 
 
 class PredictedPoints(NamedTuple):
-    """The columns of a prediction of landmarks.
+    """The columns of a prediction of landmarks, all arrays or all tensors.
 
     Args:
         shares: (K, n), the positions as shares of the image's sides.
@@ -27,12 +27,12 @@ class PredictedPoints(NamedTuple):
         confidence: (K,), the share of the map's weight that lies around the position.
     """
 
-    shares: np.ndarray
-    presence: np.ndarray
-    confidence: np.ndarray
+    shares: np.ndarray | Tensor
+    presence: np.ndarray | Tensor
+    confidence: np.ndarray | Tensor
 
     @classmethod
-    def from_prediction(cls, prediction: np.ndarray) -> "PredictedPoints":
+    def from_prediction(cls, prediction: np.ndarray | Tensor) -> "PredictedPoints":
         """The columns of a prediction (K, n + 2)."""
         return cls(prediction[:, :-2], prediction[:, -2], prediction[:, -1])
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from data_utils.point_states import ABSENT, FOUND, PRESENT
 from runtime.device import upload
 from tasks.confusion import ratio
+from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.target import PointTarget
 from tasks.tables import Column, Table
 from tasks.task import Scores
@@ -39,11 +40,12 @@ class LandmarkScores(Scores):
         self.unit = unit
 
     def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:
-        """Count a prediction (1, K, n + 2): positions as shares of the image's sides, presence, confidence."""
+        """Count the `PredictedPoints` of an image, (1, K, n + 2)."""
+        points = PredictedPoints.from_prediction(prediction[0])
         unit = target.unit[0]
         size = upload(target.size[0], unit.device)
-        points = prediction[0, :, :-2] * size - 0.5
-        errors = ((points - target.points[0]) * unit).square().sum(dim=1).sqrt()
+        positions = points.shares * size - 0.5
+        errors = ((positions - target.points[0]) * unit).square().sum(dim=1).sqrt()
         lengths = size * unit
         states = target.states[0]
         is_known = (states == ABSENT) | (states == PRESENT)
@@ -53,7 +55,7 @@ class LandmarkScores(Scores):
                 errors * (states == PRESENT),
                 lengths.max().expand_as(errors),
                 lengths.square().sum().sqrt().expand_as(errors),
-                prediction[0, :, -2],
+                points.presence,
             ],
             dim=1,
         )

@@ -70,10 +70,10 @@ class ClassReader(LabelReader):
         return PartlyLabeledClasses(self.class_map.names, loss, weights, flags=torch.tensor(self.label_sets.flags))
 
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
-        if not isinstance(source, AnnotatedClasses):
-            return source, self
-        indices = tuple(range(len(self.class_map)))
-        return source, ClassReader(ClassMap(self.class_map.names, indices, IGNORE_INDEX))
+        if isinstance(source, AnnotatedClasses):  # its values are class indices, which stay as they are
+            names = self.class_map.names
+            return source, ClassReader(ClassMap(names, values=tuple(range(len(names))), ignore_value=IGNORE_INDEX))
+        return source, self
 
     def target_from_mask(self, values: np.ndarray, name: str) -> Target:
         return self._target(self.class_map.encode(values, name))

@@ -3,20 +3,15 @@
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
-from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runtime.machine import available_cpus
 
 Item = TypeVar("Item")
-Data = TypeVar("Data")
 Result = TypeVar("Result")
 
-BATCHES_AHEAD = 2  # batches read, and parts of a large item finished, while another one is computed
 CHUNK = 32  # small items in one task of a thread
 
 
@@ -79,57 +74,3 @@ def map_indices(function: Callable[[int], Result], count: int, chunk: int = CHUN
     threads = available_cpus()
     for results in map_ahead(run, range(0, count, chunk), ahead=2 * threads, threads=threads):
         yield from results
-
-
-def run_pipeline(
-    batches: Sequence[Sequence[Item]],
-    read: Callable[[Item], Data],
-    compute: Callable[[list[tuple[Item, Data]]], list[Callable[[], Result]]],
-    errors: tuple[type[Exception], ...],
-    threads: int = 2,
-) -> Iterator[tuple[Item, Result | Exception]]:
-    """Yields each item with its result, or with the error (one of `errors`) that stopped this item.
-
-    Memory is bounded, since each stage waits for the next one.
-
-    Args:
-        read: reads an item; runs in threads, a few batches ahead.
-        compute: computes the items of a batch that could be read, in the calling thread. It returns one function for
-            each item, which finishes the item in another thread.
-        threads: the number of threads that read, and of threads that finish.
-    """
-
-    def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a call, or its error."""
-        try:
-            return function(*arguments)
-        except errors as error:
-            return error
-
-    def computed(outcomes: Iterator[Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield each item with the function that finishes it, or with its error."""
-        for batch in batches:
-            ready = []
-            for item, data in zip(batch, islice(outcomes, len(batch)), strict=True):
-                if isinstance(data, errors):
-                    yield item, data
-                else:
-                    ready.append((item, data))
-            finishers: Any = []
-            if ready:
-                finishers = attempt(compute, ready)
-            if isinstance(finishers, errors):
-                finishers = [finishers] * len(ready)
-            for (item, _), finisher in zip(ready, finishers, strict=True):
-                yield item, finisher
-
-    def finish(pair: tuple[Item, Any]) -> tuple[Item, Any]:
-        item, finisher = pair
-        if isinstance(finisher, errors):
-            return item, finisher
-        return item, attempt(finisher)
-
-    ahead = max(threads, BATCHES_AHEAD * max(map(len, batches), default=1))
-    items = chain.from_iterable(batches)
-    with closing(map_ahead(partial(attempt, read), items, ahead=ahead, threads=threads)) as outcomes:
-        yield from map_ahead(finish, computed(outcomes), ahead=threads, threads=threads)

@@ -3,7 +3,11 @@
 Modules: inference/pipeline.py.
 """
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,10 +83,85 @@ def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does
     assert str(outcome).startswith(f"{job.name}: does not fit into memory; give --tile-size 512")
 
 
-def picture_job(folder: Path, **options) -> Job:
+def picture_job(folder: Path, name: str = "a", **options) -> Job:
     """The job of a picture that is there."""
-    touch(folder, "a.png")
-    return Job(source=PageFile(folder / "a.png"), size=(3, 4), output=folder / "out" / "a", **options)
+    touch(folder, f"{name}.png")
+    return Job(source=PageFile(folder / f"{name}.png"), size=(3, 4), output=folder / "out" / name, **options)
+
+
+def failing(function: Callable[..., Any], is_bad: Callable[..., bool]) -> Callable[..., Any]:
+    """A function that fails where its arguments are bad."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if is_bad(*arguments):
+            raise OSError("gone")
+        return function(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize(("stage", "failed"), [("read", "bd"), ("compute", "bcdef"), ("write", "bd")])
+def test_errors_stay_with_their_image(tmp_path, monkeypatch, stage, failed):
+    """An error of computing is that of all images of the batch."""
+    predictor = Predictor(network_of())
+    if stage == "read":
+        monkeypatch.setattr(
+            predictor, "inputs", failing(predictor.inputs, lambda source, name: Path(name).stem in failed)
+        )
+    elif stage == "compute":
+        compute = failing(predictor.logits_of_batch, lambda batch: len(batch) > 1)
+        monkeypatch.setattr(predictor, "logits_of_batch", compute)
+    else:
+        write = failing(MaskFormat.write, lambda self, image, extensions: image.job.output.name in failed)
+        monkeypatch.setattr(MaskFormat, "write", write)
+    batches = [[picture_job(tmp_path, name) for name in names] for names in ("a", "bc", "def", "g")]
+    outcomes = list(PredictionPipeline(predictor, writer_of(predictor), set()).run(batches))
+    assert sorted(job.output.name for job, _ in outcomes) == list("abcdefg")
+    errors = {job.output.name: str(error) for job, error in outcomes if error is not None}
+    assert errors == dict.fromkeys(failed, "gone")
+    assert all(job.file(".png").exists() for job, error in outcomes if error is None)
+
+
+def test_a_bug_is_not_swallowed(tmp_path, monkeypatch):
+    predictor = Predictor(network_of())
+    monkeypatch.setattr(predictor, "inputs", lambda *arguments: {}["a bug"])
+    with pytest.raises(KeyError):
+        list(PredictionPipeline(predictor, writer_of(predictor), set()).run([[picture_job(tmp_path)]]))
+
+
+def test_reading_and_writing_run_beside_computing_but_not_far_ahead(tmp_path, monkeypatch):
+    """With two threads for each, the two images of a batch are read at once, and up to two batches ahead."""
+    monkeypatch.setattr("inference.pipeline.default_workers", lambda device: 2)
+    predictor = Predictor(network_of())
+    read, computed, written, here = [], [], [], threading.get_ident()
+    both = threading.Barrier(2, timeout=60)
+    inputs, compute, write = predictor.inputs, predictor.logits_of_batch, MaskFormat.write
+
+    def read_inputs(source, name):
+        both.wait()
+        read.append(threading.get_ident())
+        return inputs(source, name)
+
+    def logits_of_batch(batch):
+        assert threading.get_ident() == here
+        time.sleep(0.02)
+        assert len(read) <= len(computed) + 2 + 4
+        assert len(written) >= len(computed) - 2
+        computed.extend(batch)
+        return compute(batch)
+
+    def write_files(*arguments):
+        write(*arguments)
+        written.append(threading.get_ident())
+
+    monkeypatch.setattr(predictor, "inputs", read_inputs)
+    monkeypatch.setattr(predictor, "logits_of_batch", logits_of_batch)
+    monkeypatch.setattr(MaskFormat, "write", write_files)
+    jobs = [picture_job(tmp_path, f"{number:02}") for number in range(16)]
+    batches = [jobs[start : start + 2] for start in range(0, 16, 2)]
+    list(PredictionPipeline(predictor, writer_of(predictor), set()).run(batches))
+    assert len(read) == len(computed) == len(written) == 16
+    assert here not in read + written
 
 
 @pytest.mark.parametrize("name", ["truth.png", "gone.png"], ids=["no picture", "not there"])

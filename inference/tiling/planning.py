@@ -1,9 +1,9 @@
 """The size and the overlap of tiles."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from data_utils.image_io.resize import Size
 from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from unet.config import UNetConfig
@@ -14,7 +14,6 @@ WHOLE_VOLUME_MEMORY = 2**31
 # bytes of the activations of a tile, or of the pixels and of the logits of a row of them
 TILE_MEMORY = 5 * 2**25  # of an image's; a network so narrow computes larger tiles than TILE_SIDE_IN_REACHES
 LARGE_TILE_MEMORY = 3 * 2**28  # at most; a network so wide computes smaller tiles
-
 TILE_SIDE_IN_REACHES = 10  # of an image's tile; a fifth of such a tile is overlap
 TILE_VOXELS = 2**21  # of a blended tile of a volume, 128 x 128 x 128: at least the size of training crops
 
@@ -43,7 +42,7 @@ class Tiling(NamedTuple):
 
 def choose_tiling(
     config: UNetConfig,
-    size: Sequence[int],
+    size: Size,
     tile_size: int | None = None,
     overlap: int | None = None,
     *,
@@ -61,35 +60,21 @@ def choose_tiling(
     Tile size and overlap are rounded up to the pooling grid. Raises SettingsError if the overlap is too large.
     """
     pixel_bytes = 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
-    memory = math.prod(size) * pixel_bytes
-    largest = WHOLE_MEMORY if config.dims == 2 else WHOLE_VOLUME_MEMORY
-    if tile_size is None and config.encoder is not None and memory <= largest:
+    row_bytes = 4 * max(config.num_classes, config.in_channels) * math.prod(size[1:])  # or of a slice
+    if tile_size is None and config.encoder is not None and math.prod(size) * pixel_bytes <= WHOLE_MEMORY:
         return None  # measuring an encoder's reach takes seconds, and it is always large
     steps = config.divisors
     margin = reach(config)
-    row_bytes = 4 * max(config.num_classes, config.in_channels) * math.prod(size[1:])  # or of a slice
     if tile_size is not None:
         if adds_reach and overlap is None and margin is not None:
             tile_size = round_up(tile_size, max(steps)) + 2 * max(margin)
         tile = tuple(round_up(tile_size, step) for step in steps)
     elif config.dims == 2:
-        half_overlap = max(margin) if margin else 8 * steps[0]
-        large_tile = (TILE_SIDE_IN_REACHES * half_overlap) ** 2 * pixel_bytes
-        if margin is not None and large_tile <= LARGE_TILE_MEMORY:
-            largest = LARGE_TILE_MEMORY  # tiles of a narrow network are faster in a CPU's caches, and as good
-        pixels = max(TILE_MEMORY, min(large_tile, LARGE_TILE_MEMORY)) // pixel_bytes
-        tile = _grown_tile([4 * half_overlap] * 2, steps, size, pixels, TILE_MEMORY // row_bytes)
+        tile = _image_tile(size, steps, margin, pixel_bytes, row_bytes)
     else:
-        pixels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // pixel_bytes)
-        longest = LARGE_TILE_MEMORY // row_bytes
-        tile = _grown_tile([2 * step for step in steps], steps, size, pixels, longest)
-        if margin is not None and overlap is None:
-            # half of the smallest exact tile is overlap, as in blended tiles
-            exact_tile = _grown_tile([4 * side for side in margin], steps, size, pixels, longest)
-            if math.prod(exact_tile) * pixel_bytes <= WHOLE_VOLUME_MEMORY and exact_tile[0] <= longest:
-                tile = exact_tile
+        tile = _volume_tile(size, steps, margin if overlap is None else None, pixel_bytes, row_bytes)
     cut_axes = [axis for axis, length in enumerate(size) if length > tile[axis]]
-    if not cut_axes or (tile_size is None and memory <= largest):
+    if not cut_axes:
         return None
     if overlap is not None:
         shared = tuple(round_up(overlap, step) for step in steps)
@@ -108,17 +93,37 @@ def choose_tiling(
     return Tiling(tile, shared, steps, exact)
 
 
-def _grown_tile(
-    sides: Sequence[int], steps: Sequence[int], size: Sequence[int], pixels: int, longest: int
-) -> tuple[int, ...]:
-    """The sides of a tile that grows by a step of the pooling grid along each axis, while it has at most `pixels`.
+def _image_tile(size: Size, steps: Size, margin: Size | None, pixel_bytes: int, row_bytes: int) -> Size:
+    """The size of an image's tile; that of the image if it is to be computed whole."""
+    half_overlap = max(margin) if margin else 8 * steps[0]
+    large_tile = (TILE_SIDE_IN_REACHES * half_overlap) ** 2 * pixel_bytes
+    is_narrow = margin is not None and large_tile <= LARGE_TILE_MEMORY
+    # tiles of a narrow network are faster in a CPU's caches, and as good
+    if math.prod(size) * pixel_bytes <= (LARGE_TILE_MEMORY if is_narrow else WHOLE_MEMORY):
+        return size
+    pixels = max(TILE_MEMORY, min(large_tile, LARGE_TILE_MEMORY)) // pixel_bytes
+    return _grown_tile((4 * half_overlap,) * 2, steps, size, pixels, TILE_MEMORY // row_bytes)
 
-    So it is about as long, in mm, along axes with distant planes, which are pooled less often.
 
-    Args:
-        sides: those of the smallest tile.
-        size: of the input, beyond which no side grows.
-        longest: the first side does not grow beyond it.
+def _volume_tile(size: Size, steps: Size, margin: Size | None, pixel_bytes: int, row_bytes: int) -> Size:
+    """The size of a volume's tile, exact if `margin` is known and fits; that of the volume to compute it whole."""
+    if math.prod(size) * pixel_bytes <= WHOLE_VOLUME_MEMORY:
+        return size
+    pixels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // pixel_bytes)
+    longest = LARGE_TILE_MEMORY // row_bytes
+    if margin is not None:
+        # half of the smallest exact tile is overlap, as in blended tiles
+        tile = _grown_tile(tuple(4 * side for side in margin), steps, size, pixels, longest)
+        if math.prod(tile) * pixel_bytes <= WHOLE_VOLUME_MEMORY and tile[0] <= longest:
+            return tile
+    return _grown_tile(tuple(2 * step for step in steps), steps, size, pixels, longest)
+
+
+def _grown_tile(sides: Size, steps: Size, size: Size, pixels: int, longest: int) -> Size:
+    """The sides of a tile, at first `sides`, that grows by `steps` while it has at most `pixels`.
+
+    So it is about as long, in mm, along axes with distant planes, which are pooled less often. No side grows beyond
+    that of the input, nor the first one beyond `longest`.
     """
     limits = list(map(round_up, size, steps))
     limits[0] = min(limits[0], max(sides[0], longest // steps[0] * steps[0]))

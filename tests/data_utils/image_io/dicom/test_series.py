@@ -69,6 +69,18 @@ def test_compressed_series_are_read(tmp_path, syntax):
     np.testing.assert_array_equal(voxels, expected)
 
 
+def test_numbers_with_a_sign_of_fewer_bits_are_read_from_jpeg_ls(tmp_path):
+    paths = write_series(tmp_path, VOXELS, GRIDS["LPS"])
+    expected, _ = read_volume(series(paths), "case")
+    for path in paths:
+        edit(path, BitsStored=12, HighBit=11)
+        dataset = pydicom.dcmread(path)
+        dataset.compress(pydicom.uid.JPEGLSLossless, dataset.pixel_array)
+        dataset.save_as(path)
+    voxels, _ = read_volume(series(paths), "case")
+    np.testing.assert_array_equal(voxels, expected)
+
+
 def compress(path, syntax: int) -> None:
     """Write a file anew with its pixels in another transfer syntax."""
     reader = gdcm.ImageReader()

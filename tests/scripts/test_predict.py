@@ -4,6 +4,7 @@ Modules: inference/predict_settings.py, inference/predictor.py, inference/models
 """
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -47,6 +48,15 @@ def test_a_mask_has_the_size_of_its_image_and_is_that_of_its_probabilities(writt
     # float32: measured 1.2e-7, one unit in the last place
     np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
+
+
+def test_the_masks_of_a_scored_prediction_are_true_masks(model, photos, tmp_path):
+    truth: list = []
+    for output in ("first", "second", "third"):
+        result = predict(model, [photos], tmp_path / output, *truth)
+        assert result.returncode == 0, result.stderr
+        truth = ["--truth", tmp_path / output]
+    assert json.loads((tmp_path / "third" / "metrics.json").read_text())["mean_iou"] == 1
 
 
 def test_two_processes_write_what_one_writes(model, photos, tmp_path):

@@ -12,8 +12,9 @@ from typing import Any
 from runtime.documents import MOST_BYTES_OF_DATA, Root, open_regular, parse_csv, read_bytes, read_json, text_lines
 from runtime.errors import DataError, UserError, one_line
 
-# keys that tell JSON files apart: those of labelme, where "shapes" may come after an image of many MB, and of COCO
-TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images|keypoints)"\s*:')
+# keys that tell JSON files apart: those of labelme, where "shapes" may come after an image of many MB, and of COCO,
+# where "images" are a list; in our metrics.json they are a number
+TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images(?="\s*:\s*\[)|keypoints)"\s*:')
 SEPARATORS = ",;\t"  # between the cells of a table; its first line holds the right one most often
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.mask_values import value_text
 from data_utils.sources.annotations.drawn import DrawnMask
-from data_utils.sources.dicom import is_label, labels_by_series, series_uid
+from data_utils.sources.dicom import check_marked_once, is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
@@ -206,10 +207,12 @@ class TruthFolder:
         segments = self.output_format.segments
         if segments is None:
             raise DataError(f"{files[0]}: names classes, and the model has none that are named alike; give NIfTI")
-        names: list[str] = []
+        names_by_file: dict[str, list[str]] = {}
         for file in files:
             with image_errors(file):
-                names += segment_names(file)
+                names_by_file[file] = segment_names(file)
+        check_marked_once(names_by_file)
+        names = list(chain.from_iterable(names_by_file.values()))
         classes = [name for name, _ in segments.values]
         if names and not set(names) & set(classes):
             raise DataError(f"{files[0]}: marks {listing(names)}; the model has {listing(classes)}")

@@ -289,14 +289,19 @@ def _classes(splits: Iterable[LabeledSeries]) -> tuple[str, ...]:
         raise DataError(f"{named[0]} names its classes, and {other} does not; convert the labels to one format")
     names_by_path = load_or_read_each("names of segments", named, _segment_names)
     for files in labels:
-        marked: dict[str, str] = {}
-        for path in files:
-            for name in names_by_path.get(path, ()):
-                first = marked.setdefault(name, path)
-                if first != path:
-                    raise DataError(f"{first} and {path} both mark {name} in one series; keep one of them")
+        check_marked_once({path: names_by_path.get(path, ()) for path in files})
     names = set(chain.from_iterable(names_by_path.values()))
     return tuple(natural_order(names))
+
+
+def check_marked_once(names_by_path: Mapping[str, Iterable[str]]) -> None:
+    """Raise DataError for a name that several labels of one series mark, as those of several readers do."""
+    marked: dict[str, str] = {}
+    for path, names in names_by_path.items():
+        for name in names:
+            first = marked.setdefault(name, path)
+            if first != path:
+                raise DataError(f"{first} and {path} both mark {name} in one series; keep one of them")
 
 
 def _segment_names(path: str) -> list[str]:

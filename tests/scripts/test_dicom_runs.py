@@ -199,12 +199,21 @@ def test_truth_is_taken_from_segmentations_structures_and_nifti(tmp_path, model,
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == report, again.stderr
 
 
-def test_truth_of_other_names_is_one_line(tmp_path, model):
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["bone"], "0.dcm: marks bone; the model has liver, tumor"),
+        (["liver", "liver"], "1.dcm both mark liver in one series; keep one of them"),
+    ],
+    ids=["other names", "two readers"],
+)
+def test_truth_that_names_no_class_or_one_twice_is_one_line(tmp_path, model, names, line):
     paths = write_series(tmp_path / "in", VOXELS, LPS)
-    write_segments(tmp_path / "truth" / "seg.dcm", paths, {"bone": LEVELS == 1})
+    for number, name in enumerate(names):
+        write_segments(tmp_path / "truth" / f"{number}.dcm", paths, {name: LEVELS == 1})
     result = predict(model, tmp_path / "in", tmp_path / "out", "--truth", tmp_path / "truth")
     assert result.returncode == 1
-    assert "seg.dcm: marks bone; the model has liver, tumor" in result.stderr
+    assert line in result.stderr
 
 
 def test_a_damaged_series_is_one_line_and_the_others_are_written(tmp_path, model):

@@ -167,7 +167,8 @@ class DicomSeries(StoredVolume):
     def _read_file(self, path: str, slices: dict[int, int], voxels: np.ndarray) -> None:
         """Fill the slices that a file holds, by the number of its frame."""
         # all frames at once: pydicom 3.0.2 cannot give compressed numbers their sign frame by frame
-        stored = load_pydicom().pixels.pixel_array(path, raw=True)
+        pydicom = load_pydicom()
+        stored = pydicom.pixels.pixel_array(pydicom.dcmread(path), raw=True)
         for frame, pixels in enumerate(stored.reshape(-1, *stored.shape[-2:])):
             if frame not in slices or pixels.shape != voxels.shape[1:]:
                 raise ValueError("it holds other frames than its header says")

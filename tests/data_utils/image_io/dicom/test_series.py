@@ -69,13 +69,17 @@ def test_compressed_series_are_read(tmp_path, syntax):
     np.testing.assert_array_equal(voxels, expected)
 
 
-def test_numbers_with_a_sign_of_fewer_bits_are_read_from_jpeg_ls(tmp_path):
+@pytest.mark.parametrize("syntax", ["JPEGLSLossless", "DeflatedExplicitVRLittleEndian"])
+def test_compressed_numbers_of_twelve_bits_keep_their_sign(tmp_path, syntax):
     paths = write_series(tmp_path, VOXELS, GRIDS["LPS"])
     expected, _ = read_volume(series(paths), "case")
     for path in paths:
         edit(path, BitsStored=12, HighBit=11)
         dataset = pydicom.dcmread(path)
-        dataset.compress(pydicom.uid.JPEGLSLossless, dataset.pixel_array)
+        pixels = dataset.pixel_array
+        dataset.file_meta.TransferSyntaxUID = getattr(pydicom.uid, syntax)
+        if syntax == "JPEGLSLossless":
+            dataset.compress(pydicom.uid.JPEGLSLossless, pixels)
         dataset.save_as(path)
     voxels, _ = read_volume(series(paths), "case")
     np.testing.assert_array_equal(voxels, expected)

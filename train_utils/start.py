@@ -40,6 +40,7 @@ from train_utils.checkpoints import MANIFEST, Checkpoint, find_checkpoint
 from train_utils.compilation import compile_long_run, compile_training, tune_kernels
 from train_utils.dataset import load_dataset_info
 from train_utils.memory import MemoryTrial, check_image_fits, reports_shortage, say_split, wanted_split
+from train_utils.metrics_log import read_image_scores
 from train_utils.reporting.samples import report_share
 from train_utils.run_state import RunState
 from train_utils.schedule import Clock, Schedule
@@ -141,6 +142,26 @@ class OpenedRun:
             _say_choices("patches", self.flags, args, ["crop_size"])
         check_axes(info, args)
         return args
+
+    def seen_images(self, info: DatasetInfo) -> list[str]:
+        """A line if the model to start from may have trained on validation images, as its run held out others."""
+        if self.model is None:
+            return []
+        earlier = Path(self.flags.init_from or "").parent
+        try:
+            if RunSettings.read(earlier).flags.get("dataset") != self.flags.dataset:
+                return []
+            held_out = read_image_scores(earlier)
+        except (OSError, ValueError):  # the model of no run
+            return []
+        names = map(info.val.records.shown_name, range(len(info.val.records)))
+        seen = [name for name in names if name not in held_out]
+        if not seen:
+            return []
+        return [
+            f"{len(seen)} of {counted(len(info.val.records), 'validation image')} were not held out by the run of"
+            " --init-from: if its model has trained on them, the scores are too good (docs/faq.md)"
+        ]
 
     def resume_line(self) -> str:
         """The command that goes on with this run, quoted for a shell."""
@@ -288,7 +309,7 @@ def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, 
     One process reads, the others receive.
     """
     info = on_main(accelerator, lambda: load_dataset_info(replace(run.flags, place=run.reads_places)))
-    say("\n".join([f"data: {info}", *info.warnings]))
+    say("\n".join([f"data: {info}", *info.warnings, *on_main(accelerator, lambda: run.seen_images(info))]))
     args = on_main(accelerator, lambda: run.settings(info))
     info = replace(info, config=args)
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there

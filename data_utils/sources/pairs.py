@@ -64,7 +64,7 @@ def pair(
         if case in cases.masks:
             paired.append(case)
         else:
-            unpaired.append(f"{as_files(image)[0]}: image without mask")
+            unpaired.append(_without_mask(folders, as_files(image)[0]))
     masks_alone: list[str] = []
     for case in cases.masks.keys() - cases.images.keys():
         *_, last = filter(None, as_files(cases.masks[case]))
@@ -77,6 +77,13 @@ def pair(
     rows = _rows(cases, paired, is_named_by_case)
     full_hint = partial(_pairing_hint, cases, hint)
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, hint=full_hint)
+
+
+def _without_mask(folders: tuple[Path, Path], image: str) -> str:
+    """The line on an image without mask, which says where an annotation of labelme is taken for one."""
+    if any((folder / image).with_suffix(".json").exists() for folder in folders):
+        return f"{image}: image without mask; its .json is not read, as others have masks (docs/faq.md)"
+    return f"{image}: image without mask"
 
 
 def _rows(cases: Cases, paired: Iterable[str], is_named_by_case: bool) -> Iterator[FileRow]:

@@ -28,6 +28,14 @@ def test_init_from_begins_with_the_weights_of_a_model(run):
     assert any(not torch.equal(run().weights(0)[name], weight) for name, weight in source.model.items())
 
 
+def test_images_that_the_first_model_may_have_trained_on_are_told(run):
+    data = ["--dataset", run.data / "train"]
+    model = run(*data, "--fold", "1/4").folder / "model"
+    told = "2 of 2 validation images were not held out"
+    assert told in run(*data, "--fold", "2/4", "--init-from", model).output
+    assert "not held out" not in run(*data, "--fold", "1/4", "--init-from", model).output
+
+
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> Path:
     """A tiny pretrained encoder."""

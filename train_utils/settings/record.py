@@ -92,7 +92,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
             continue
         raise CheckpointError(
             f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
-            " or start a new run with --init-from"
+            " or start a new run, with --init-from from these weights (docs/faq.md)"
         )
     notes = []
     minutes = current.flags.get("max_minutes") or 0

@@ -376,7 +376,7 @@ def _read_input(
     for number, (page, size) in enumerate(pages, start=1):
         page_job = replace(job, source=channels.get(page) or job.source._replace(page=page), size=size)
         if len(pages) > 1:
-            page_job = replace(page_job, output=job.output.with_name(f"{job.output.name}_{number:04}"))
+            page_job = replace(page_job, number=number, output=job.output.with_name(f"{job.output.name}_{number:04}"))
         grid = read_grid(str(files[0]), page) if output_format.writes_rasters else None
         if grid is not None:
             page_job = replace(page_job, place=grid.place)

@@ -37,6 +37,7 @@ class Job:
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
         root: the folder of all outputs; None for the folder of `output`.
+        number: which of the images of its file it is, from 1 on; 0 for the only one.
         truth: its true mask, or its true points, if there are some.
         named: the file of its mask, if the user has named it.
         place: the place of a georeferenced image, whose outputs are georeferenced too.
@@ -48,6 +49,7 @@ class Job:
     size: tuple[int, ...] | None
     output: Path
     root: Path | None = None
+    number: int = 0
     truth: MaskFile | PointSource | None = field(default=None, compare=False)  # it may hold dictionaries and arrays
     named: Path | None = None
     place: Place | None = None
@@ -78,13 +80,7 @@ class Job:
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return str(self.image) + self._page_text
-
-    @property
-    def _page_text(self) -> str:
-        if not self.page:
-            return ""
-        return f" page {self.page + 1}"
+        return f"{self.image} page {self.page + 1}" if self.number else str(self.image)
 
     @property
     def extensions(self) -> Mapping[str, str]:
@@ -99,9 +95,10 @@ class Job:
 
     @property
     def relative_name(self) -> str:
-        """Its name in tables of all inputs: the path of its file, relative to the given folder."""
+        """Its name in tables of all inputs, as training has it: its path below the given folder."""
         root = self.root or self.output.parent
-        return self.output.relative_to(root).with_name(self.image.name).as_posix() + self._page_text
+        name = f"{self.output.name}{self.image.suffix}" if self.number else self.image.name
+        return self.output.relative_to(root).with_name(name).as_posix()
 
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""

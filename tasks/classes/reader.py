@@ -13,6 +13,7 @@ from data_utils.class_names import NamedClasses, is_background
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask
 from data_utils.image_io.reader import read_mask
+from data_utils.mask_values import value_text
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, MaskReader, resize_back
@@ -122,10 +123,10 @@ class ClassReader(LabelReader):
 
     def describe_classes(self) -> str:
         pairs = zip(self.class_map.values, self.class_map.names, strict=True)
-        text = "classes " + ", ".join(f"{value}={name}" for value, name in pairs)
+        text = "classes " + ", ".join(f"{value_text(value)}={name}" for value, name in pairs)
         ignored = self.class_map.ignore_value
         if ignored is not None:
-            text += f", ignored {ignored}"
+            text += f", ignored {value_text(ignored)}"
         return text
 
 

@@ -37,7 +37,7 @@ class ObjectSection(Section):
         self.names = tuple(name for _, name in reader.classes)
 
     def description(self) -> str:
-        return f"Instance segmentation: numbers for the objects of the classes {self.listed_names()}."
+        return f"Instance segmentation: {self.reader.describe()}."
 
     def draw(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
         picture = to_rgb(image).copy()

@@ -183,7 +183,7 @@ def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):
     (tmp_path / "in" / "sub" / "c.png").write_bytes(b"no picture")
     tifffile.imwrite(tmp_path / "in" / "sub" / "d.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
-    pages = ["sub/d.tif", "sub/d.tif page 2"]
+    pages = ["sub/d_0001.tif", "sub/d_0002.tif"]
     assert [job.relative_name for job in jobs] == ["a.png", "sub/a.png", "sub/b.nii.gz", "sub/c.png", *pages]
 
 

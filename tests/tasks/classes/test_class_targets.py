@@ -72,3 +72,8 @@ def test_a_class_without_pixels_weighs_1():
 def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
     class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
     assert ClassReader(class_map).with_pixels({None: {(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}}).class_pixels == (6, 4, 5)
+
+
+def test_colors_of_classes_are_printed_as_they_are_typed():
+    colors = ClassMap(("leaf", "spot"), ((0, 255, 0), (255, 0, 0)), (128, 128, 128))
+    assert ClassReader(colors).describe_classes() == "classes #00ff00=leaf, #ff0000=spot, ignored #808080"

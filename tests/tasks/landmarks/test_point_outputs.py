@@ -191,10 +191,10 @@ def test_points_of_pages_stand_in_one_table_by_their_page(tmp_path):
     pages = []
     for page in (0, 1):
         source = PageFile("a.tif", page)
-        pages.append(replace(job, source=source, output=job.output.with_name(f"a_{page}")))
+        pages.append(replace(job, source=source, number=page + 1, output=job.output.with_name(f"a_000{page + 1}")))
     for page_job in pages:
         write_at(point_format(landmarks("long", "pixels")), page_job, 7.0)
-    assert joined_table(tmp_path, pages).images == ("a.tif", "a.tif page 2")
+    assert joined_table(tmp_path, pages).images == ("a_0001.tif", "a_0002.tif")
 
 
 def test_points_stay_in_a_file_for_each_image_where_the_format_holds_one(tmp_path):

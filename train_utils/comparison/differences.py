@@ -74,8 +74,8 @@ def difference(first: Recipe, second: Recipe, level: float) -> str | None:
     worse = sum(difference < 0 for difference in over_images)
     summary = (
         f"{second.label} - {first.label}: {first.runs[0].compared_by} {value:+.4f} on average over"
-        f" {len(over_images):,} images (standard deviation over images {deviation:.4f}; {second.label} is better on"
-        f" {better:,}, worse on {worse:,})"
+        f" {counted(len(over_images), 'image')} (standard deviation over images {deviation:.4f};"
+        f" {second.label} is better on {better:,}, worse on {worse:,})"
     )
     ratio = _overlap(first.runs, by_pair)
     if ratio is None or len(pairs) < MIN_PAIRS:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from data_utils.image_io.formats import VolumeFile
@@ -114,7 +115,9 @@ class PredictionPipeline:
         if inputs.pixels is not None:
             picture = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, IMAGE_REMEDY):
-            prediction = self._decode(job, inputs.size, logits.split(rows, dim=1), missing=inputs.missing)
+            with torch.inference_mode():  # in which the logits were computed
+                strips = logits.split(rows, dim=1)
+            prediction = self._decode(job, inputs.size, strips, missing=inputs.missing)
             return self.finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
 
     def _compute_in_strips(self, job: Job) -> Finish:

@@ -91,10 +91,12 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
 def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> (images, masks), of folders whose names agree but for a word, as train/ and train_masks/ do.
 
-    They lie side by side, or in each folder of a split. Empty if none agree so, or several that are no splits. Raises
-    DataError if a split has images alone.
+    They lie side by side, or in each folder of a split. Empty if none agree so, or several that are no splits; and for
+    VOC's folders, beside which lists and names of classes may lie. Raises DataError if a split has images alone.
     """
     folders = children(root)
+    if "jpegimages" in folders and any(name.startswith("segmentationclass") for name in folders):
+        return {}
     inner = {name: pairs_by_words(children(folder)) for name, folder in folders.items() if name in split_names}
     if inner and all(len(pairs) == 1 for pairs in inner.values()):
         return {name: next(iter(pairs.values())) for name, pairs in inner.items()}

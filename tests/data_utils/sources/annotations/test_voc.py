@@ -77,6 +77,12 @@ def test_classes_of_cvat_are_the_colors_that_a_file_names(tmp_path):
     assert info.reader.class_pixels[1] == 3 * 5 * SIZE[1]
 
 
+def test_classes_are_named_where_only_two_folders_are_there(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1))
+    (root / "class_names.txt").write_text("_background_\ncell\nrare\n")
+    assert load_dataset_info(DataConfig(str(root))).reader.class_map.names == ("background", "cell", "rare")
+
+
 def test_colors_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     lists = {"train": ["a", "b"], "val": ["c"]}
     root, out = voc(tmp_path / "data", ["a", "b", "c"], lists, COLORED, palette=False), tmp_path / "out"

@@ -39,8 +39,8 @@ from data_utils.sources.records import FileRow, Metadata, Records, Sources, spli
 from runtime.console import listing
 from runtime.errors import DataError
 
-# names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
-FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
+# names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne, Supervisely
+FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels|instances)\.json")
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 KEYS = {

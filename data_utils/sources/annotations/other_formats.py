@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_utils.sources.annotations.documents import keys_in
-from data_utils.sources.folder import names_in
+from data_utils.sources.folder import children, names_in
 from runtime.documents import open_regular
 from runtime.errors import DataError
 
@@ -58,7 +58,11 @@ def check_formats(root: Path) -> None:
     """Raises DataError for annotations that are not read, in a folder or shortly below it.
 
     They are of a format that is not read, which a converter is named for, or have a name that their format does not.
+    Where all lies in folders of the only folder, as in an unpacked archive, that one is the data set.
     """
+    inner = children(root)
+    if len(inner) == len(names_in(root)) == 1 and children(*inner.values()):
+        return
     for folder in _folders(root, LEVELS):
         pickled = next(folder.glob("*_seg.npy"), None)
         if pickled:

@@ -26,6 +26,7 @@ ROOTS = {  # JSON file -> folder of the images
     "above": ("annotations.json", "images"),
     "label studio": ("result.json", "images"),
     "fiftyone": ("labels.json", "data"),
+    "supervisely": ("annotations/instances.json", "images"),
     "roboflow": ("train/_annotations.coco.json", "train"),
     "as in VOC": ("annotations.json", "JPEGImages"),
     "capitals": ("Annotations/instances_Train.json", "Train"),

@@ -105,6 +105,13 @@ def test_voc_files_that_are_missing_are_named(tmp_path):
     assert "--allow-unpaired" in message
 
 
+def test_the_folder_above_that_of_voc_is_told_which_one_is_meant(tmp_path):
+    root = voc(tmp_path / "VOC2012", OWN, {})
+    (root / "Annotations").mkdir()
+    (root / "Annotations" / f"{OWN[0]}.xml").write_text("<annotation><object><bndbox/></object></annotation>")
+    assert "did you mean --dataset" in error_of(tmp_path)
+
+
 def test_the_list_test_of_voc_is_read_where_it_is_named(tmp_path):
     lists = {"train": ["a"], "val": ["b"], "test": ["c"], "test_small": ["d"]}
     root = voc(tmp_path, [*"abcd"], lists)

@@ -85,6 +85,10 @@ class Contents(NamedTuple):
     points: Sequence[Sequence[Any]]
 
 
+# it is reported when the file is drawn, as a problem of the image that is assumed to be there
+UNREADABLE = Contents([], "", True, 0, [None, None], [])
+
+
 @dataclass(frozen=True)
 class LabelmeImage(EmbeddedImage):
     """The image in a JSON file."""
@@ -227,6 +231,8 @@ def read_folder(folders: tuple[Path, Path]) -> LabelmeFiles:
     for file, fields in zip(files, load_or_read_each("labels of labelme", paths, _try_contents).values(), strict=True):
         contents = Contents(*fields)
         image = by_stem.get(os.path.splitext(file)[0])
+        if image is None and contents == UNREADABLE and _is_other(os.path.join(folder, file)):
+            continue
         if image is None:
             path = find_file(contents.named_image, [os.path.join(folder, os.path.dirname(file)), str(images)])
             image = path and os.path.relpath(path, images)
@@ -239,8 +245,17 @@ def read_folder(folders: tuple[Path, Path]) -> LabelmeFiles:
 def _try_contents(path: str) -> Contents:
     try:
         return contents_of(path)
-    except DataError:  # it is reported when the file is drawn, as a problem of the image that is assumed to be there
-        return Contents([], "", True, 0, [None, None], [])
+    except DataError:
+        return UNREADABLE
+
+
+def _is_other(path: str) -> bool:
+    """Whether a file is whole and no labelme file, as one of settings."""
+    try:
+        json_of(path, (dict, list))
+    except DataError:
+        return False
+    return not is_labelme(path)
 
 
 def contents_of(path: str) -> Contents:

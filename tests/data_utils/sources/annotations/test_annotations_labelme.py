@@ -67,6 +67,14 @@ def test_an_image_may_have_another_name_than_its_file_or_be_in_it(tmp_path):
     assert "--allow-unpaired" in message
 
 
+@pytest.mark.parametrize("content", ["{}", '{"colors": [1]}', "[1]"])
+def test_a_file_of_something_else_is_left_alone(tmp_path, content):
+    for stem in "ab":
+        write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    (tmp_path / "settings.json").write_text(content)
+    assert [*sorted(masks_of(tmp_path))] == ["a.png", "b.png"]
+
+
 def test_several_files_for_one_image_are_refused(tmp_path):
     for stem in "abcd":
         write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")], imagePath="a.png")

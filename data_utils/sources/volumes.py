@@ -154,7 +154,7 @@ def join_channels(
 
     Raises DataError if a file has no number or is missing. `count` is how many channels there are, None if unknown.
     """
-    if count is None and not files.keys().isdisjoint(names):
+    if not files.keys().isdisjoint(names):
         return {**files}
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():

@@ -208,6 +208,13 @@ def test_a_case_of_fewer_channels_than_most_is_refused(tmp_path, name):
     assert line in loading_error(tmp_path)
 
 
+def test_images_may_have_the_names_of_their_labels_where_channels_are_described(tmp_path):
+    write_nnunet(tmp_path)
+    for image in (tmp_path / "imagesTr").iterdir():
+        image.rename(image.with_name(image.name.replace("_0000.", ".")))
+    assert sorted(record["name"] for split in load_records(volume_config(tmp_path)) for record in split) == CASE_NAMES
+
+
 def test_a_suffix_of_masks_is_found_unless_the_flag_gives_one(tmp_path):
     touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
     assert len(training_volumes(tmp_path)) == 1

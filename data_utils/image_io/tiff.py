@@ -49,15 +49,22 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
 def channel_pages(path: Path) -> list[tuple[int, ...]]:
     """The pages of the channels of each image, where the axes that ImageJ or OME have stored say so; else empty."""
     with image_errors(str(path)), open_tiff(path) as tiff:
-        if not tiff.is_imagej and not tiff.is_ome:
-            return []
-        numbers = [number for number, _ in _full_pages(tiff)]
-        axes, _, _ = tiff.series[0].axes.partition("Y")
-        sizes = tiff.series[0].shape[: len(axes)]
-        if "C" not in axes or math.prod(sizes) != len(numbers):
-            return []
-        by_image = np.moveaxis(np.reshape(numbers, sizes), axes.index("C"), -1)
-        return [tuple(pages) for pages in by_image.reshape(-1, by_image.shape[-1]).tolist()]
+        numbers = np.array([number for number, _ in _full_pages(tiff)])
+        by_image = _channels_last(tiff, numbers)
+        return [] if by_image is None else list(map(tuple, by_image.tolist()))
+
+
+def _channels_last(tiff: tifffile.TiffFile, planes: np.ndarray) -> np.ndarray | None:
+    """(N, ...) planes of a file as (images, ..., C), where the axes of ImageJ or OME say so; else None."""
+    if not tiff.is_imagej and not tiff.is_ome:
+        return None
+    axes, _, _ = tiff.series[0].axes.partition("Y")
+    sizes = tiff.series[0].shape[: len(axes)]
+    if "C" not in axes or math.prod(sizes) != len(planes):
+        return None
+    plane = planes.shape[1:]
+    by_axes = np.moveaxis(planes.reshape(*sizes, *plane), axes.index("C"), -1)
+    return by_axes.reshape(-1, *plane, by_axes.shape[-1])
 
 
 def open_tiff(file: Path | bytes) -> tifffile.TiffFile:
@@ -102,8 +109,11 @@ def read_slices(path: Path) -> np.ndarray | None:
         series = tiff.series[0]
         if series.dataoffset is None:
             check_memory(series.nbytes, f"a stack of {count} slices")
-            return series.asarray().reshape(shape)
-        return tifffile.memmap(path, mode="r").reshape(shape)
+            slices = series.asarray().reshape(shape)
+        else:
+            slices = tifffile.memmap(path, mode="r").reshape(shape)
+        by_image = _channels_last(tiff, slices[..., 0])
+        return slices if by_image is None or len(by_image) == 1 else by_image
 
 
 def _slice_count(tiff: tifffile.TiffFile) -> int:

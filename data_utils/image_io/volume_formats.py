@@ -14,7 +14,7 @@ from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.stored_volume import FileVolume, Spacing, StoredVolume
 from data_utils.image_io.text_headers import open_meta_image, open_nrrd
-from data_utils.image_io.tiff import is_tiff, page_numbers, read_slices
+from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers, read_slices
 from runtime.documents import check_regular
 
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
@@ -67,17 +67,23 @@ def load_nibabel() -> Any:
 
 
 class StackVolume(StoredVolume):
-    """A `.npy` of (z, y, x) or (z, y, x, C), or a TIFF whose pages are the slices: a grid along the world's axes."""
+    """A `.npy` of (z, y, x) or (z, y, x, C), or a TIFF whose pages are the slices: a grid along the world's axes.
+
+    Where ImageJ or OME says that pages of several slices are channels, a slice has a page for each.
+    """
 
     def __init__(self, path: str, spacing: Spacing | None) -> None:
         self.path = path
-        self.pages: list[int] = []
+        self.slices: list[PageFile] = []
         self.array = self._map()
         if self.array is None:
-            self.pages = page_numbers(Path(path))
-            first = read_image(PageFile(path, self.pages[0]), path)
+            pages = channel_pages(Path(path))
+            if len(pages) < 2:
+                pages = [(page,) for page in page_numbers(Path(path))]
+            self.slices = [PageFile(path, page, more_channels=tuple(others)) for page, *others in pages]
+            first = read_image(self.slices[0], path)
             height, width, self.channels = first.shape
-            depth = len(self.pages)
+            depth = len(self.slices)
             self.dtype = first.dtype
         else:
             depth, height, width, self.channels = self.array.shape
@@ -101,10 +107,11 @@ class StackVolume(StoredVolume):
             shape = (*self.shape[::-1], self.channels)
             check_memory(prod(shape) * self.dtype.itemsize, "the volume")
             voxels = np.empty(shape, self.dtype)
-            for plane, page in zip(voxels, self.pages, strict=True):
-                pixels = read_image(PageFile(self.path, page), self.path)
+            for plane, source in zip(voxels, self.slices, strict=True):
+                pixels = read_image(source, self.path)
                 if (pixels.shape, pixels.dtype) != (plane.shape, plane.dtype):
-                    raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one")
+                    page = (source.page or 0) + 1
+                    raise ValueError(f"page {page} has another size or type than the first; a stack has one")
                 plane[:] = pixels
         return voxels.transpose(2, 1, 0, 3)
 
@@ -112,7 +119,7 @@ class StackVolume(StoredVolume):
         if self.array is not None:
             return self.read()
         check_memory(prod(self.shape) * self.dtype.itemsize, "the volume")
-        planes = [read_mask(PageFile(self.path, page), self.path) for page in self.pages]
+        planes = [read_mask(source, self.path) for source in self.slices]
         if {plane.shape for plane in planes} != {self.shape[1::-1]}:
             raise ValueError("its pages differ in size; a stack has one for all")
         return np.stack(planes)[..., None].transpose(2, 1, 0, 3)

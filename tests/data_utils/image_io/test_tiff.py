@@ -125,6 +125,22 @@ def test_a_stack_of_one_directory_is_a_volume(tmp_path, dtype, options):
             read(tmp_path / "a.tif")
 
 
+@pytest.mark.parametrize(
+    ("axes", "options"),
+    [
+        ("ZCYX", {"imagej": True}),
+        ("ZCYX", {"imagej": True, "truncate": True}),
+        ("ZCYX", {"ome": True}),
+        ("CZYX", {"ome": True}),
+    ],
+)
+def test_channels_of_a_stack_are_those_of_a_volume(tmp_path, axes, options):
+    voxels = np.random.default_rng(0).integers(0, 60000, (5, 20, 30, 3), np.uint16)
+    pages = np.einsum(f"zyxc->{axes.lower()}", voxels)
+    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", metadata={"axes": axes}, **options)
+    assert np.array_equal(read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")[0], voxels)
+
+
 def test_a_stack_of_one_directory_that_is_cut_off_is_one_line(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((5, 20, 30), np.uint8), imagej=True, truncate=True)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:

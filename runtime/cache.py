@@ -17,7 +17,7 @@ from runtime.parallel import map_indices
 
 JSON = Any  # a value that json can write and read
 FORMAT = 3  # stands in all keys and in the fingerprints of data sets
-READING = 5  # how files are read; changing the number makes all stored values unused
+READING = 6  # how files are read; changing the number makes all stored values unused
 
 
 def cache_folder() -> Path:

@@ -35,7 +35,7 @@ STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
 # titles that only tables of boxes have together, without signs between their words; corners need a class beside them
 BOXES: tuple[set[str], ...] = ({"x", "y", "w", "h"}, {"x", "y", "width", "height"}, {"xmin", "ymin", "xmax", "ymax"})
-BOXES += ({"xcenter", "ycenter", "w"}, {"xcenter", "ycenter", "width"})
+BOXES += ({"xcenter", "ycenter", "w"}, {"xcenter", "ycenter", "width"}, {"x1", "y1", "w", "h"})
 CORNERS = {"x1", "y1", "x2", "y2"}
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"

@@ -120,6 +120,7 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("path,x1,y1,x2,y2,class\na.png,1,2,5,9,car\n", "points.csv lists boxes, which are for detection"),
         ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("filename,width,height,class,xmin,ymin,xmax,ymax\na.png,9,9,car,1,2,5,9\n", "points.csv lists boxes"),
+        ("image_name,label_name,x1,y1,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,x_center,y_center,width,height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("Alter;Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse\n1;2\n", "points.csv cannot be read as CSV"),

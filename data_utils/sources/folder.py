@@ -257,7 +257,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """The folder of one of these names; of several the one with images or volumes: others may hold annotations."""
     matches = [path for name, path in children(folder).items() if name in names]
+    if len(matches) > 1:
+        matches = [path for path in matches if any(map(is_readable, files_below(path, strict=False)))] or matches
     if len(matches) > 1:
         name_list = " and ".join(f"{path.name}/" for path in matches)
         raise DataError(f"{folder} holds {name_list}; keep one of them")

@@ -68,8 +68,9 @@ def test_file_names_of_other_machines_are_understood(tmp_path, name):
     assert sorted([*masks(train), *masks(val)]) == ["1.png", "2.png", "3.png"]
 
 
-def test_masks_beside_the_images_stay_masks(tmp_path):
-    write_coco(tmp_path / "annotations.json", OBJECTS, tmp_path / "images")
+@pytest.mark.parametrize("file", ["annotations.json", "annotations/instances_default.json", "labels/other.json"])
+def test_masks_beside_the_images_stay_masks(tmp_path, file):
+    write_coco(tmp_path / file, OBJECTS, tmp_path / "images")
     (tmp_path / "masks").mkdir()
     for number in (1, 2, 3):
         Image.fromarray(np.full(SIZE, number % 2, np.uint8)).save(tmp_path / "masks" / f"{number}.png")

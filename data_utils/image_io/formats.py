@@ -211,6 +211,7 @@ FORMAT_REMEDIES = {  # what to do with files of other formats, by their extensio
     **dict.fromkeys((".mgz", ".mgh", ".img", ".hdr"), "convert volumes of FreeSurfer and Analyze to NIfTI"),
     **dict.fromkeys((".npz", ".mat", ".h5", ".hdf5", ".pkl", ".pt"), "store the array of each image as .npy"),
     ".shp": "make a GeoPackage of a shapefile: ogr2ogr areas.gpkg areas.shp",
+    ".roi": "make masks of ImageJ's selections (docs/preparing-masks.md)",
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".tsv"), "save tables as .csv"),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
 }

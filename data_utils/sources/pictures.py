@@ -88,7 +88,7 @@ def pair_pages(
         if len(image_pages) != len(mask_pages):
             raise DataError(
                 f"{image} has {len(image_pages)} pages, its mask {mask} has {len(mask_pages)}; both need the same"
-                " number of pages"
+                " number of pages, or axes of ImageJ or OME that say which pages are channels"
             )
         for number, (pages, mask_page) in enumerate(zip(image_pages, mask_pages, strict=True), 1):
             indices.append(index)

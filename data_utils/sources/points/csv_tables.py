@@ -132,9 +132,11 @@ def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
         image = words.index(image_titles[0])
         return Headings("long", 1, slice(image, image + 1), {"": columns})
     points = _columns(titles, file)
-    if not points or words[0] not in IMAGE_TITLES:
+    # pandas leaves the title of its numbers of rows empty
+    first = next((column for column, word in enumerate(words) if word), 0)
+    if not points or words[first] not in IMAGE_TITLES:
         raise NoPointsError(f"{file}: its columns are {', '.join(titles)[:80]!r}, points have {EXPECTED}")
-    return Headings("wide", 1, slice(1), points)
+    return Headings("wide", 1, slice(first, first + 1), points)
 
 
 def _columns(titles: Sequence[str], file: Path) -> dict[str, dict[str, int]]:

@@ -59,8 +59,13 @@ def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_pat
     assert table.positions[1, 1].tolist() == [5, 6]
 
 
-def test_numbered_columns_are_points_of_these_numbers(tmp_path):
-    folder = write_table(tmp_path, "filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n", images=2)
+@pytest.mark.parametrize(
+    "rows",
+    ["filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n", ",image,X1,Y1,X2,Y2\n0,a.png,1.5,2,3,4\n1,b.png,1,2,3,4\n"],
+    ids=["of names without ending", "of pandas, with its numbers of rows"],
+)
+def test_numbered_columns_are_points_of_these_numbers(tmp_path, rows):
+    folder = write_table(tmp_path, rows, images=2)
     table = points_of_folder(folder)
     assert table.names == ("1", "2")
     assert table.positions[0].tolist() == [[1.5, 2], [3, 4]]

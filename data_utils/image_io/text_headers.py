@@ -17,7 +17,7 @@ from runtime.documents import open_regular
 
 Choice = TypeVar("Choice")
 
-HEADER_BYTES = 2**16  # within which a header ends
+HEADER_BYTES = 2**20  # within which a header ends; 3D Slicer writes 600 bytes for a segment
 LPS = (-1, -1, 1)  # a world whose axes point left, posterior, superior: the signs that make it ours
 TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 BYTE_ORDERS = {"little": "<", "big": ">"}
@@ -89,6 +89,8 @@ class TextHeader:
             if not found or field in self.texts:
                 raise ValueError(f"its header is damaged at {text[:40]!r}")
             self.texts[field] = value.strip()
+        if self.length == HEADER_BYTES:
+            raise ValueError(f"its header has more than {HEADER_BYTES:,} bytes")
 
     def unexpected(self, name: str, expected: str) -> ValueError:
         """The error for a field that holds something else."""

@@ -63,6 +63,8 @@ def test_a_meta_image_is_read_or_refused_by_its_header(tmp_path, fields, reason)
         ("NRRD0004", "NRRD0005", None),
         ("type: uint8", "type: uchar", None),
         ("endian: little\n", "endian: little\ncontent: café\n# a comment: of someone\nname:=value\n", None),
+        ("endian: little\n", "endian: little\n" + "Segment0_Tags:=many\n" * 10_000, None),  # as of TotalSegmentator
+        ("endian: little\n", "endian: little\n" + "Segment0_Tags:=many\n" * 60_000, "its header"),
         (f"{SPACE}", "", None),
         ("type: uint8", "type: block", "type = block"),
         ("sizes: 2 3 4", "sizes: 2000000 3000000 4000000", CUT_OFF),

@@ -39,6 +39,11 @@ class StoredVolume(ABC):
     def read(self) -> np.ndarray:
         """The voxels (x, y, z, C), as they lie in memory or in the file."""
 
+    @property
+    def label_channels(self) -> int:
+        """Values of each voxel of a label."""
+        return self.channels
+
     def read_labels(self) -> np.ndarray:
         """The voxels (x, y, z, 1) of a label."""
         return self.read()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import read_image, read_mask, stored_palette
 from data_utils.image_io.stored_volume import FileVolume, Spacing, StoredVolume
 from data_utils.image_io.text_headers import open_meta_image, open_nrrd
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers, read_slices
@@ -114,6 +114,11 @@ class StackVolume(StoredVolume):
                     raise ValueError(f"page {page} has another size or type than the first; a stack has one")
                 plane[:] = pixels
         return voxels.transpose(2, 1, 0, 3)
+
+    @property
+    def label_channels(self) -> int:
+        has_indices = bool(self.slices) and stored_palette(self.slices[0], self.path) is not None
+        return 1 if has_indices else self.channels
 
     def read_labels(self) -> np.ndarray:
         if self.array is not None:

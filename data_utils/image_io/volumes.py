@@ -81,6 +81,11 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
     return voxels, header
 
 
+def count_label_channels(source: ImageSource, name: str) -> int:
+    """Values of each voxel of a label: one of stacks of palette indices. Raises ImageError as `read_volume_header`."""
+    return sum(file.label_channels for file in _open(source, name))
+
+
 def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """Mask values (D, H, W), uint8 or uint16 or int64, in RAS orientation; and the header.
 
@@ -92,8 +97,9 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         return _read_layers(source, source.layers, name)
     stored_volumes = _open(source, f"{name}: label")
     header = _header(stored_volumes, f"{name}: label")
-    if header.channels != 1:
-        raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
+    channels = stored_volumes[0].label_channels
+    if channels != 1:
+        raise DataError(f"{name}: label has {channels} channels, expected one number for each voxel")
     with image_errors(f"{name}: label"):
         values = _upright(stored_volumes[0].read_labels(), header)[..., 0]
     lowest = np.rint(float(values.min()))

@@ -18,7 +18,7 @@ from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image
 from data_utils.image_io.reader import IMAGE_SUFFIXES, open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import read_volume_header, volume_stem
+from data_utils.image_io.volumes import count_label_channels, volume_stem
 from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.drawn import DrawnMask
 from data_utils.sources.folder import (
@@ -327,7 +327,7 @@ def divide_by_channel(records: Records, config: DataConfig) -> Records:
     if records.dims != 3 or records.metadata.landmarks is not None or not may_overlap or not len(records):
         return records
     try:
-        channels = read_volume_header(records[0]["target"], records.name(0)).channels
+        channels = count_label_channels(records[0]["target"], records.name(0))
     except DataError:  # the error is reported where all labels are read
         return records
     if channels == 1:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tifffile
 
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import Box, PageFile, VolumeFile
 from data_utils.image_io.reader import open_source, read_image, read_mask
 from data_utils.image_io.tiff import page_numbers, tiff_pages
 from data_utils.image_io.volumes import read_label_volume, read_volume
+from data_utils.sources.load import load_records
 from runtime.errors import ImageError
 
 PLACE = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]  # tags of a GeoTIFF
@@ -139,6 +141,18 @@ def test_channels_of_a_stack_are_those_of_a_volume(tmp_path, axes, options):
     pages = np.einsum(f"zyxc->{axes.lower()}", voxels)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", metadata={"axes": axes}, **options)
     assert np.array_equal(read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")[0], voxels)
+
+
+def test_a_stack_of_labels_with_a_lookup_table_holds_its_numbers(tmp_path):
+    """ImageJ stores labels so where a table such as glasbey is chosen."""
+    labels = np.random.default_rng(0).integers(0, 3, (4, 20, 30), np.uint8)
+    colors = np.random.default_rng(1).integers(0, 65536, (3, 256), np.uint16)
+    for folder, pages, options in (("images", 7 * labels, {}), ("masks", labels, {"colormap": colors})):
+        (tmp_path / folder).mkdir()
+        for name in "ab":
+            tifffile.imwrite(tmp_path / folder / f"{name}.tif", pages, imagej=True, metadata={"axes": "ZYX"}, **options)
+    for (record,) in load_records(DataConfig(str(tmp_path), dims=3)):
+        assert np.array_equal(read_label_volume(record["target"], "a")[0], labels)
 
 
 def test_a_stack_of_one_directory_that_is_cut_off_is_one_line(tmp_path):

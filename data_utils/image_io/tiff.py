@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import tifffile
+from PIL.TiffImagePlugin import COMPRESSION_INFO
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, check_memory, image_errors
 from data_utils.image_io.pictures import TURNED_ORIENTATIONS
@@ -22,6 +23,7 @@ PIXEL_SCALE, TIE_POINT, TRANSFORMATION = 33550, 33922, 34264
 KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS = 34735, 34736, 34737
 PLACE_TAGS = (PIXEL_SCALE, TIE_POINT, TRANSFORMATION, KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS)
 NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
+PILLOW_COMPRESSIONS = COMPRESSION_INFO.keys() - {tifffile.COMPRESSION.WEBP}  # some builds of Pillow lack WebP here
 ASSOCIATED = tifffile.EXTRASAMPLE.ASSOCALPHA  # an alpha that colors are multiplied by
 ALPHA_SAMPLES = (ASSOCIATED, tifffile.EXTRASAMPLE.UNASSALPHA)
 
@@ -162,6 +164,8 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     """Whether Pillow gives the numbers of a page; of others it swaps bytes, cuts bits, drops bands, or opens none."""
     if page.photometric not in NUMBERS or page.dtype is None:
         return True
+    if page.compression not in PILLOW_COMPRESSIONS:
+        return False
     samples = page.samplesperpixel
     kind = str(page.dtype)
     if page.bitspersample in (1, 2, 4, 8) and kind in ("bool", "uint8"):

@@ -169,7 +169,7 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     samples = page.samplesperpixel
     kind = str(page.dtype)
     if page.bitspersample in (1, 2, 4, 8) and kind in ("bool", "uint8"):
-        is_grey = samples == 1 or (samples == 2 and alpha_sample(page) is not None)
+        is_grey = samples == 1 or (samples == 2 and tifffile.EXTRASAMPLE.UNASSALPHA in page.extrasamples)
         return is_grey or (page.photometric == RGB and samples in (3, 4))
     if samples > 1 or page.photometric != MINISBLACK or page.bitspersample % 8:
         is_packed_grey = (samples, page.photometric, page.bitspersample) == (1, MINISBLACK, 12)

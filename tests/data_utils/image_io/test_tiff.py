@@ -104,11 +104,14 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
             assert np.array_equal(read_label_volume(stack, "a")[0], pages[..., 0])
 
 
-def test_pixels_that_pillow_does_not_decompress_are_read_by_gdal_or_the_codec_is_named(tmp_path):
+def test_pages_that_pillow_does_not_open_are_read_by_gdal_or_the_codec_is_named(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 120, (20, 30), np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", pixels, compression="lerc", metadata=None)
-    assert np.array_equal(read_image(tmp_path / "a.tif")[..., 0], pixels)
-    assert np.array_equal(read_mask(tmp_path / "a.tif", "a"), pixels)
+    with_alpha = np.stack([pixels, np.full_like(pixels, 255)], axis=2)
+    alpha = {"planarconfig": "contig", "extrasamples": ["assocalpha"]}
+    for stored, options in ((pixels, {"compression": "lerc"}), (with_alpha, alpha)):
+        tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", metadata=None, **options)
+        assert np.array_equal(read_image(tmp_path / "a.tif")[..., 0], pixels)
+        assert np.array_equal(read_mask(tmp_path / "a.tif", "a"), pixels)
     tifffile.imwrite(tmp_path / "a.tif", pixels, compression="jpeg2000", metadata=None)
     with pytest.raises(ImageError, match=r"missing codec"):
         read_image(tmp_path / "a.tif")

@@ -147,7 +147,10 @@ def check_grids(name: str, image: VolumeHeader, label: VolumeHeader) -> None:
     if image.size != label.size:
         image_size = " x ".join(map(str, image.size))
         label_size = " x ".join(map(str, label.size))
-        raise DataError(f"{name}: image is {image_size}, its label {label_size} (depth x height x width)")
+        raise DataError(
+            f"{name}: image is {image_size}, its label {label_size} (depth x height x width); save the label on the"
+            " grid of the image, in 3D Slicer with it as reference volume"
+        )
     if not same_grid(image, label):
         difference = f"the affines of image and label differ by up to {_distance(image.affine, label.affine):.3g} mm"
         raise DataError(f"{name}: {difference}; resample one to the other's grid")

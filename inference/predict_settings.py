@@ -90,6 +90,9 @@ class PredictSettings:
     mask_suffix: str | None = _advanced(
         "true masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX", may_be_empty=True
     )
+    label_column: str | None = _advanced(
+        "with --truth of polygons in the world: the column that says their class, as in training", metavar="NAME"
+    )
     tile_size: Natural | None = _advanced(
         "side of a tile in pixels, after scaling, for objects without what it must see around; auto: tiles only where"
         " the whole image does not fit (default: auto)",

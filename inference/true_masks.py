@@ -59,12 +59,14 @@ class TruthFolder:
         config: that of the model.
         output_format: that of the masks of the model, which says what the true ones are of.
         mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
+        label_column: the column that says the class of polygons; None if all are of one class.
     """
 
     folder: Path
     config: UNetConfig
     output_format: PredictionFormat
     mask_suffix: str | None = None
+    label_column: str | None = None
 
     def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
         """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
@@ -140,6 +142,7 @@ class TruthFolder:
             ignore_index=",".join(map(value_text, self._ignored)) or None,
             allow_unpaired=True,
             bands=self.config.preprocess.bands or None,
+            label_column=self.label_column,
             dims=3 if self.config.dims == 3 else None,
         )
         try:

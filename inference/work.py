@@ -89,7 +89,8 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     elif isinstance(output_format, PointFormat):
         jobs = with_true_points(args.truth, output_format.true_points(args.truth), inputs)
     else:
-        jobs = TruthFolder(args.truth, config, output_format, args.mask_suffix).with_truths(inputs)
+        truths = TruthFolder(args.truth, config, output_format, args.mask_suffix, args.label_column)
+        jobs = truths.with_truths(inputs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
     check_written(args, jobs, requested)

@@ -195,7 +195,7 @@ class AnnotatedClasses(RenderedMask):
                 continue
             if class_name in class_map.names:
                 index: int | None = class_map.names.index(class_name)
-            elif is_background(class_name):
+            elif is_background(class_name) and background is not None:
                 index = background
             elif has_one_class:
                 index = others[0]

@@ -14,6 +14,7 @@ from PIL import Image
 from support.formats import class_format, object_format, overlap_format
 from support.inputs import find_jobs
 from support.prediction import touch, true_labels
+from support.rasters import feature, square, write_geojson, write_raster
 from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassMasks
@@ -243,6 +244,15 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
     truths = TruthFolder(tmp_path, MODEL, overlap_format("right", "left"))
     (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
     np.testing.assert_array_equal(true_labels(job.truth, truths.output_format), [[2, 3, 1, 0]] * 3)
+
+
+def test_polygons_are_true_classes_by_their_column(tmp_path):
+    image = write_raster(tmp_path / "images" / "a.tif", np.zeros((1, 4, 4), np.uint16))
+    write_geojson(tmp_path / "crops.geojson", [feature(square(0, 0, 2), crop="b"), feature(square(2, 0, 2), crop="a")])
+    classes = class_format(("background", "a", "b"), (0, 1, 2))
+    truths = TruthFolder(tmp_path, MODEL, classes, label_column="crop")
+    (job,) = truths.with_truths([find_jobs([str(image)], tmp_path / "out")])
+    np.testing.assert_array_equal(true_labels(job.truth, classes), [[2, 2, 1, 1]] * 2 + [[0] * 4] * 2)
 
 
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):

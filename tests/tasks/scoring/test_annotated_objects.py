@@ -223,6 +223,16 @@ def test_annotations_score_a_model_of_objects(annotated, tmp_path_factory, names
     assert json.loads((folder / "out" / "metrics.json").read_text())["images"] == len(NAMES)
 
 
+def test_the_background_of_annotations_is_unknown_to_a_model_of_outside_ignore(annotated, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    model = saved(folder / "model", None, 2, class_names=("cat", "dog"), class_values=(1, 2), outside_class=255)
+    images = annotated / "images" if (annotated / "images").is_dir() else annotated
+    result = run_predict("--model", model, "--input", images, "--output", folder / "out", "--truth", annotated)
+    assert result.returncode == 0, result.stderr
+    scored = np.sum(json.loads((folder / "out" / "metrics.json").read_text())["confusion_matrix"])
+    assert 0 < scored < len(NAMES) * np.prod(SIZE) / 2
+
+
 def test_a_class_that_the_model_does_not_know_is_named(annotated, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
     model = saved(folder / "model", None, 3, class_names=("background", "cat", "cow"), class_values=(0, 1, 2))

@@ -64,9 +64,9 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """A JSON value with each text redacted, except keys."""
+    """A JSON value with each text redacted, except keys; bytes of names that are not UTF-8 are escaped."""
     if isinstance(value, str):
-        return redact(value)
+        return redact(value).encode(errors="backslashreplace").decode()
     if isinstance(value, list):
         return [redact_all(item) for item in value]
     if isinstance(value, dict):

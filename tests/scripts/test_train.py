@@ -4,6 +4,7 @@ Modules: train_utils/start.py, train_utils/step.py.
 """
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -231,6 +232,17 @@ def test_an_ignored_value_is_no_class_in_images_of_several_sizes(tmp_path):
     assert with_ignored_value.config["num_classes"] == 2
     assert with_ignored_value.config["preprocess"]["ignore_value"] == 7
     assert scores == {"eval/iou/sky", "eval/iou/cell"}
+
+
+def test_a_run_on_a_folder_whose_name_is_no_text_is_written_to_its_end_and_resumed(tmp_path):
+    folder = write_folder(tmp_path / os.fsdecode(b"caf\xe9"), 4, seed=2, values=(0, 1))
+    for steps in ("1", "2"):
+        flags = [*TINY, "--tracker", "none", "--max-steps", steps, "--resume", "auto"]
+        run = run_train(tmp_path / "run", "--dataset", folder, *flags)
+        assert run.exit_code == 0, run.output
+    assert run.settings["flags"]["dataset"] == f"{tmp_path}/caf\\udce9"
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert run.steps("train/loss") == [1, 2]
 
 
 def test_crops_of_a_large_image_train_with_strong_augmentation(tiny_folder, tmp_path, monkeypatch):

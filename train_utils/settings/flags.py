@@ -71,6 +71,12 @@ def parse_args(description: str) -> TrainSettings:
 
 def _check(args: TrainSettings, parser: cli.Arguments) -> None:
     """End the program with a line for flags that do not go together."""
+    folder = (args.output_dir or Path("runs")).absolute()
+    try:
+        str(folder).encode()  # safetensors takes no other
+    except UnicodeEncodeError:
+        if not args.check_data:
+            parser.error(f"argument --output-dir: {folder} is not UTF-8; choose a folder with another name")
     if args.resume == "auto" and args.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.max_minutes and args.max_steps:

@@ -24,14 +24,6 @@ from unet.config import OUTPUT_STRIDES
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
 
-def _is_text(path: Path) -> bool:
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _is_hub_id(text: str) -> bool:
     try:
         validate_repo_id(text)
@@ -41,7 +33,6 @@ def _is_hub_id(text: str) -> bool:
 
 
 HubId = Annotated[str, Limit(_is_hub_id, "a name, or OWNER/NAME, as the Hub has it")]
-TextPath = Annotated[Path, Limit(_is_text, "UTF-8; choose a folder with another name")]  # safetensors takes no other
 ClassWeight = Positive | Annotated[str, OneOf(("auto", "none"))]
 
 _first = partial(setting, group=FIRST)
@@ -62,7 +53,7 @@ class TrainSettings(DataConfig):
         "what the network learns of an image (default: found in the data)", group=DATA
     )
     check_data: bool = _first("read every file, report all problems and exit", default=False, is_repeated=False)
-    output_dir: TextPath | None = _first(
+    output_dir: Path | None = _first(
         "for model, report and checkpoints (default: runs/<time>)", metavar="DIR", is_repeated=False, is_compared=False
     )
     resume: str | None = _first(

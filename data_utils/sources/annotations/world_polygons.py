@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import RenderedMask, check_memory
+from data_utils.image_io.formats import RenderedMask, check_memory, format_remedy
 from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from data_utils.image_io.places import Crs, Grid, crs_name, read_grid
 from data_utils.mask_values import number_type
@@ -32,6 +32,7 @@ from data_utils.sources.folder import (
     files_by_stem,
     files_in,
     holds_files,
+    names_in,
     natural_order,
     split_folders,
 )
@@ -154,9 +155,10 @@ def find_polygons(folder: DataFolder) -> SplitOpeners:
             break
         splits[name] = images, holder
     if column and not splits:
+        remedy = format_remedy(names_in(folder.root)) or "; leave it out"
         raise DataError(
             f"--label-column {column} is a column of polygons, but {folder.root} holds no .geojson or .gpkg beside its"
-            " images; leave it out"
+            f" images{remedy}"
         )
     return split_openers(splits, _open, folder.config)
 

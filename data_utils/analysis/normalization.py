@@ -87,7 +87,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         mean, std = channel_statistics(sums, bool(skipped_errors))
         return [mean, std, sorted({image_sums.pixel_type for image_sums in sums})]
 
-    key = records.digest and digest("normalization without outliers", records.digest, windows, sample)
+    key = records.digest and digest("normalization", records.digest, windows, sample)
     mean, std, pixel_types = map(tuple, load_or_compute(key, compute))
     return Normalization(mean, std, pixel_types)
 

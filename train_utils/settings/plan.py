@@ -234,6 +234,8 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     base_channels = length.base_channels
     if len(info.train) >= MANY_IMAGES:
         base_channels = length.base_channels_for_many
+    # of masks of images, Muon's better steps do not outweigh that they take longer
+    gains_by_muon = info.reader.takes_points or (is_volumes and minutes < SHORT.minutes)
     usual_batch_size = VOLUME_BATCH_SIZE if is_volumes else length.batch_size
     batch_size = args.batch_size or usual_batch_size
     # class weights gain nothing for two classes, and have not been measured for volumes
@@ -249,7 +251,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
         "base_channels": None if encoder["encoder"] else base_channels,
         "block": "residual",
         "batch_size": batch_size,
-        "optimizer": "muon" if info.reader.takes_points else UNPLANNED["optimizer"],
+        "optimizer": "muon" if gains_by_muon else UNPLANNED["optimizer"],
         "class_weights": ("auto",) if is_weighted and has_rare_class else None,
         "epochs": max(UNPLANNED["epochs"], math.ceil(FEWEST_STEPS * batch_size / len(info.train))),
         "eval_every": eval_every,

@@ -337,6 +337,11 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
     assert all((run.weights(2)[name] == weight).all() for name, weight in typed.weights(2).items())
 
 
+@pytest.mark.parametrize(("minutes", "optimizer"), [("59", "muon"), ("60", "adamw")])
+def test_runs_on_volumes_below_an_hour_take_muon(volumes, minutes, optimizer):
+    assert planned(volumes, "--max-minutes", minutes)["optimizer"] == optimizer
+
+
 def test_rare_classes_of_volumes_are_not_weighted(volumes):
     info = replace(volumes, reader=replace(volumes.reader, class_pixels=(9800, 190, 10)))
     settings = planned(info, "--max-minutes", "14.9")
@@ -345,7 +350,6 @@ def test_rare_classes_of_volumes_are_not_weighted(volumes):
     assert settings["augment"] == "basic"
     assert settings["scale"] == 1.0
     assert tuple(settings["crop_size"]) == (56, 40, 40)
-    assert settings["optimizer"] == "adamw"
 
 
 @pytest.mark.parametrize(

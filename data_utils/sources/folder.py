@@ -28,6 +28,9 @@ MASK_WORDS = (
     "(?:cp_)?masks?|labels?|lbls?|anno?|ann_dir|annot(?:ation)?s?|d?seg|seg(?:mentation)?s|segmentation|gts?|targets?"
 )
 MASK_WORDS += "|ground[ _-]?truths?"
+VOC_MASK_FOLDERS = ("segmentationclasspng", "segmentationclass")
+VOC_LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
+VOC_CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
 YOLO_LAYOUT = (
@@ -92,11 +95,9 @@ def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tupl
     """Split -> (images, masks), of folders whose names agree but for a word, as train/ and train_masks/ do.
 
     They lie side by side, or in each folder of a split. Empty if none agree so, or several that are no splits; and for
-    VOC's folders, beside which lists and names of classes may lie. Raises DataError if a split has images alone.
+    VOC's folders beside names of classes, which its finder reads. Raises DataError if a split has images alone.
     """
     folders = children(root)
-    if "jpegimages" in folders and any(name.startswith("segmentationclass") for name in folders):
-        return {}
     inner = {name: pairs_by_words(children(folder)) for name, folder in folders.items() if name in split_names}
     if inner and all(len(pairs) == 1 for pairs in inner.values()):
         return {name: next(iter(pairs.values())) for name, pairs in inner.items()}
@@ -104,7 +105,11 @@ def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tupl
     splits = {name: pair for name, pair in pairs.items() if name in split_names}
     if not splits and len(pairs) == 1:
         ((image_folder, mask_folder),) = pairs.values()
-        return splits_below(image_folder, mask_folder, split_names) or {"train": (image_folder, mask_folder)}
+        below = splits_below(image_folder, mask_folder, split_names)
+        is_voc = image_folder.name.lower() == "jpegimages" and mask_folder.name.lower() in VOC_MASK_FOLDERS
+        if is_voc and not below and not {VOC_LABEL_MAP, VOC_CLASS_NAMES}.isdisjoint(names_in(root)):
+            return {}
+        return below or {"train": (image_folder, mask_folder)}
     lacking = (_by_other_words(folders, IMAGE_WORDS).keys() | folders.keys()) & split_names - splits.keys()
     if splits and lacking:
         beside = ", ".join(f"{pair[0].name}/ has {pair[1].name}/" for pair in splits.values())

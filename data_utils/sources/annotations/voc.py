@@ -12,7 +12,16 @@ from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
-from data_utils.sources.folder import DataFolder, files_by_stem, find_name, spellings, wanted_splits
+from data_utils.sources.folder import (
+    VOC_CLASS_NAMES,
+    VOC_LABEL_MAP,
+    VOC_MASK_FOLDERS,
+    DataFolder,
+    files_by_stem,
+    find_name,
+    spellings,
+    wanted_splits,
+)
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.errors import DataError
@@ -22,8 +31,6 @@ LISTS = "ImageSets/Segmentation"
 NAMES: tuple[str, ...] = ("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat")
 NAMES += ("chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa")
 NAMES += ("train", "tvmonitor")
-LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
-CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
 OWN_IMAGE = re.compile(r"20\d\d_\d{6}")  # the name of an image of VOC's own
 COLOR = re.compile(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*")
 
@@ -32,7 +39,7 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     """The splits of a folder, None if it lacks VOC's folders of images and of masks."""
     root = folder.root
     images = folder_in(root, ("jpegimages",))
-    masks = folder_in(root, ("segmentationclasspng", "segmentationclass"))
+    masks = folder_in(root, VOC_MASK_FOLDERS)
     if images is None or masks is None:
         return None
     lists = _lists(root, folder.named_splits) or {"train": masks}
@@ -74,11 +81,11 @@ def _lists(root: Path, named_splits: Sequence[str]) -> dict[str, Path]:
 
 def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
     """The names that a tool has written, or VOC's own names for its own images; else none: every value is a class."""
-    if (root / LABEL_MAP).is_file():
+    if (root / VOC_LABEL_MAP).is_file():
         _, mode = read_header(str(mask), str(mask))
-        return read_label_map(root / LABEL_MAP, colored=mode in ("RGB", "RGBA"))
-    if (root / CLASS_NAMES).is_file():
-        names = [line.strip() for line in lines_of(root / CLASS_NAMES)]
+        return read_label_map(root / VOC_LABEL_MAP, colored=mode in ("RGB", "RGBA"))
+    if (root / VOC_CLASS_NAMES).is_file():
+        names = [line.strip() for line in lines_of(root / VOC_CLASS_NAMES)]
         names = [BACKGROUND if name in BACKGROUND_NAMES else name for name in names]
         return tuple(enumerate(name for name in names if name not in ("", "__ignore__")))
     if all(map(OWN_IMAGE.fullmatch, stems)):

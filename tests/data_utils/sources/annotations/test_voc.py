@@ -83,6 +83,14 @@ def test_classes_are_named_where_only_two_folders_are_there(tmp_path):
     assert load_dataset_info(DataConfig(str(root))).reader.class_map.names == ("background", "cell", "rare")
 
 
+@pytest.mark.parametrize("masks", ["SegmentationClass", "SegmentationClassAug"])
+def test_splits_may_lie_below_two_folders_named_as_in_voc(tmp_path, masks):
+    for split in ("train", "val"):
+        save(tmp_path / "JPEGImages" / split / f"{split}.png", np.zeros((*SIZE, 3), np.uint8))
+        save(tmp_path / masks / split / f"{split}.png", VOC)
+    assert [[record["name"] for record in split] for split in loaded(tmp_path)] == [["train.png"], ["val.png"]]
+
+
 def test_colors_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     lists = {"train": ["a", "b"], "val": ["c"]}
     root, out = voc(tmp_path / "data", ["a", "b", "c"], lists, COLORED, palette=False), tmp_path / "out"

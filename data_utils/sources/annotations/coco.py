@@ -39,8 +39,9 @@ from data_utils.sources.records import FileRow, Metadata, Records, Sources, spli
 from runtime.console import listing
 from runtime.errors import DataError
 
-# names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne, Supervisely
-FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels|instances)\.json")
+# names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
+FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
+SUPERVISELY = re.compile(r"instances\.json")  # beside others, it may hold the objects of all splits
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 KEYS = {
@@ -190,6 +191,8 @@ def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES
             if split in splits:
                 raise DataError(f"{splits[split][1]} and {path} are both the split {split}; keep one")
             splits[split] = (above, path)
+    if not splits and names is FILES:
+        return find(root, named_splits, SUPERVISELY)
     if len(splits) == 1 and not split_names & splits.keys():  # instances_default.json
         _, paths = splits.popitem()
         splits["train"] = paths

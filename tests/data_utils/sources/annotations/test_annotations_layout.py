@@ -68,6 +68,13 @@ def test_file_names_of_other_machines_are_understood(tmp_path, name):
     assert sorted([*masks(train), *masks(val)]) == ["1.png", "2.png", "3.png"]
 
 
+def test_the_objects_of_all_splits_may_lie_beside_those_of_each(tmp_path):
+    for name in ("instances", "instances_train", "instances_val"):
+        write_coco(tmp_path / f"annotations/{name}.json", OBJECTS, tmp_path / name.removeprefix("instances_"))
+    train, val = loaded(tmp_path)
+    assert [*masks(train)] == [*masks(val)] == ["1.png", "2.png", "3.png"]
+
+
 @pytest.mark.parametrize("file", ["annotations.json", "annotations/instances_default.json", "labels/other.json"])
 def test_masks_beside_the_images_stay_masks(tmp_path, file):
     write_coco(tmp_path / file, OBJECTS, tmp_path / "images")

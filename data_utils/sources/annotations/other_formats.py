@@ -58,10 +58,10 @@ def check_formats(root: Path) -> None:
     """Raises DataError for annotations that are not read, in a folder or shortly below it.
 
     They are of a format that is not read, which a converter is named for, or have a name that their format does not.
-    Where all lies in folders of the only folder, as in an unpacked archive, that one is the data set.
+    Where VOC's folders lie in the only folder, as in its unpacked archive, that one is the data set.
     """
     inner = children(root)
-    if len(inner) == len(names_in(root)) == 1 and children(*inner.values()):
+    if len(inner) == len(names_in(root)) == 1 and "jpegimages" in children(*inner.values()):
         return
     for folder in _folders(root, LEVELS):
         pickled = next(folder.glob("*_seg.npy"), None)

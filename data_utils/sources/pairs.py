@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -64,7 +65,7 @@ def pair(
         if case in cases.masks:
             paired.append(case)
         else:
-            unpaired.append(_without_mask(folders, as_files(image)[0]))
+            unpaired.append(f"{as_files(image)[0]}: image without mask")
     masks_alone: list[str] = []
     for case in cases.masks.keys() - cases.images.keys():
         *_, last = filter(None, as_files(cases.masks[case]))
@@ -75,15 +76,8 @@ def pair(
         paired = natural_order(paired)
 
     rows = _rows(cases, paired, is_named_by_case)
-    full_hint = partial(_pairing_hint, cases, hint)
+    full_hint = partial(_pairing_hint, folders, cases, hint)
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, hint=full_hint)
-
-
-def _without_mask(folders: tuple[Path, Path], image: str) -> str:
-    """The line on an image without mask, which says where an annotation of labelme is taken for one."""
-    if any((folder / image).with_suffix(".json").exists() for folder in folders):
-        return f"{image}: image without mask; its .json is not read, as others have masks (docs/faq.md)"
-    return f"{image}: image without mask"
 
 
 def _rows(cases: Cases, paired: Iterable[str], is_named_by_case: bool) -> Iterator[FileRow]:
@@ -93,7 +87,7 @@ def _rows(cases: Cases, paired: Iterable[str], is_named_by_case: bool) -> Iterat
         yield FileRow(case if is_named_by_case else images[0], images, as_files(cases.masks[case]))
 
 
-def _pairing_hint(cases: Cases, hint: Hint | None) -> str:
+def _pairing_hint(folders: tuple[Path, Path], cases: Cases, hint: Hint | None) -> str:
     """What to do about names that do not match, first those that differ in case or in their folders alone."""
     text = "" if hint is None else hint()
     images = [name for name in cases.images if name not in cases.masks]
@@ -115,6 +109,11 @@ def _pairing_hint(cases: Cases, hint: Hint | None) -> str:
     if images and masks:
         first_mask, *_ = natural_order(masks.values())
         text += f"; the first image without mask is called {images[0]}, the first mask without image {first_mask}"
+    for folder, name in product(folders, images[:NAMES_IN_MESSAGE]):
+        annotation = f"{os.path.splitext(as_files(cases.images[name])[0])[0]}.json"
+        if os.path.exists(os.path.join(folder, annotation)):
+            text += f"; {annotation} is not read beside masks (docs/faq.md)"
+            break
     return text
 
 

@@ -236,7 +236,7 @@ def test_partners_that_are_missing_are_counted_with_five_of_their_names_or_left_
     assert "x4.png: image without mask; ...;" in message
     assert "--allow-unpaired" in message
     (tmp_path / "images" / "x0.json").touch()  # as of labelme
-    assert "x0.png: image without mask; its .json is not read" in error_of(tmp_path)
+    assert "; x0.json is not read beside masks" in error_of(tmp_path)
     assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
 
 

@@ -72,23 +72,22 @@ class TextHeader:
         self.texts: dict[str, str] = {}
         self.length = 0
         with open_regular(path) as file:
-            lines = file.read(HEADER_BYTES).splitlines(keepends=True)
-        for line in lines:
-            text = line.decode("latin-1").strip()
-            if last in self.texts:
-                return
-            self.length += len(line)
-            if not text:
-                return
-            name, found, value = text.partition(separator)
-            # a comment, a key of somebody's own, or the first line of a NRRD
-            if text.startswith(("#", "NRRD")) or value.startswith("="):
-                continue
-            field = name.replace(" ", "").lower()
-            field = aliases.get(field, field)
-            if not found or field in self.texts:
-                raise ValueError(f"its header is damaged at {text[:40]!r}")
-            self.texts[field] = value.strip()
+            for line in iter(lambda: file.readline(HEADER_BYTES - self.length), b""):
+                text = line.decode("latin-1").strip()
+                self.length += len(line)
+                if not text:
+                    return
+                name, found, value = text.partition(separator)
+                # a comment, a key of somebody's own, or the first line of a NRRD
+                if text.startswith(("#", "NRRD")) or value.startswith("="):
+                    continue
+                field = name.replace(" ", "").lower()
+                field = aliases.get(field, field)
+                if not found or field in self.texts:
+                    raise ValueError(f"its header is damaged at {text[:40]!r}")
+                self.texts[field] = value.strip()
+                if field == last:
+                    return
         if self.length == HEADER_BYTES:
             raise ValueError(f"its header has more than {HEADER_BYTES:,} bytes")
 

@@ -51,9 +51,22 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
 def channel_pages(path: Path) -> list[tuple[int, ...]]:
     """The pages of the channels of each image, where the axes that ImageJ or OME have stored say so; else empty."""
     with image_errors(str(path)), open_tiff(path) as tiff:
-        numbers = np.array([number for number, _ in _full_pages(tiff)])
-        by_image = _channels_last(tiff, numbers)
+        by_image = _channels_last(tiff, _full_page_numbers(tiff))
         return [] if by_image is None else list(map(tuple, by_image.tolist()))
+
+
+def slice_pages(path: Path) -> list[tuple[int, ...]]:
+    """The pages of each slice of a stack: one, or those of its channels where `channel_pages` gives several images."""
+    with image_errors(str(path)), open_tiff(path) as tiff:
+        numbers = _full_page_numbers(tiff)
+        by_image = _channels_last(tiff, numbers)
+        if by_image is None or len(by_image) == 1:
+            by_image = numbers[:, None]
+        return list(map(tuple, by_image.tolist()))
+
+
+def _full_page_numbers(tiff: tifffile.TiffFile) -> np.ndarray:
+    return np.array([number for number, _ in _full_pages(tiff)])
 
 
 def _channels_last(tiff: tifffile.TiffFile, planes: np.ndarray) -> np.ndarray | None:
@@ -114,7 +127,7 @@ def read_slices(path: Path) -> np.ndarray | None:
             slices = series.asarray().reshape(shape)
         else:
             slices = tifffile.memmap(path, mode="r").reshape(shape)
-        by_image = _channels_last(tiff, slices[..., 0])
+        by_image = _channels_last(tiff, slices[..., 0]) if shape[-1] == 1 else None
         return slices if by_image is None or len(by_image) == 1 else by_image
 
 

@@ -14,7 +14,7 @@ from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
 from data_utils.image_io.reader import read_image, read_mask, stored_palette
 from data_utils.image_io.stored_volume import FileVolume, Spacing, StoredVolume
 from data_utils.image_io.text_headers import open_meta_image, open_nrrd
-from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers, read_slices
+from data_utils.image_io.tiff import is_tiff, read_slices, slice_pages
 from runtime.documents import check_regular
 
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
@@ -77,10 +77,8 @@ class StackVolume(StoredVolume):
         self.slices: list[PageFile] = []
         self.array = self._map()
         if self.array is None:
-            pages = channel_pages(Path(path))
-            if len(pages) < 2:
-                pages = [(page,) for page in page_numbers(Path(path))]
-            self.slices = [PageFile(path, page, more_channels=tuple(others)) for page, *others in pages]
+            for page, *others in slice_pages(Path(path)):
+                self.slices.append(PageFile(path, page, more_channels=tuple(others)))
             first = read_image(self.slices[0], path)
             height, width, self.channels = first.shape
             depth = len(self.slices)

@@ -114,7 +114,7 @@ def _window_starts(length: int) -> list[int]:
 def channel_sums(image: np.ndarray) -> Sums:
     """The sums over an image (H, W, C)."""
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
-    if image.dtype != np.uint8:
+    if image.dtype.itemsize > 1:
         for channel in values.T:
             cut_outliers(channel)
     pixels: int | np.ndarray = len(values)

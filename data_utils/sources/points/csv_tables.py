@@ -35,7 +35,8 @@ STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
 # titles that only tables of boxes have together, without signs between their words; corners need a class beside them
 BOXES: tuple[set[str], ...] = ({"x", "y", "w", "h"}, {"x", "y", "width", "height"}, {"xmin", "ymin", "xmax", "ymax"})
-BOXES += ({"xcenter", "ycenter", "w"}, {"xcenter", "ycenter", "width"}, {"x1", "y1", "w", "h"})
+BOXES += ({"xcenter", "ycenter", "w"}, {"xcenter", "ycenter", "width"})
+CORNER_AND_SIZE = {"x1", "y1", "w", "h"}  # beside a second point, the size is that of the image
 CORNERS = {"x1", "y1", "x2", "y2"}
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
@@ -122,6 +123,7 @@ def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
         return Headings("deeplabcut", 3, slice(first), points)
     names = {re.sub(r"[\W_]", "", word) for word in words}
     are_corners = names >= CORNERS and "x3" not in names and not CLASS_TITLES.isdisjoint(names)
+    are_corners |= names >= CORNER_AND_SIZE and "x2" not in names
     if are_corners or any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names):
         raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
     image_titles = [title for title in IMAGE_TITLES if title in words]

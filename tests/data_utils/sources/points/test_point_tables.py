@@ -61,8 +61,12 @@ def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_pat
 
 @pytest.mark.parametrize(
     "rows",
-    ["filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n", ",image,X1,Y1,X2,Y2\n0,a.png,1.5,2,3,4\n1,b.png,1,2,3,4\n"],
-    ids=["of names without ending", "of pandas, with its numbers of rows"],
+    [
+        "filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n",
+        ",image,X1,Y1,X2,Y2\n0,a.png,1.5,2,3,4\n1,b.png,1,2,3,4\n",
+        "image,w,h,x1,y1,x2,y2\na.png,9,9,1.5,2,3,4\nb.png,9,9,1,2,3,4\n",
+    ],
+    ids=["of names without ending", "of pandas, with its numbers of rows", "beside the size of the image"],
 )
 def test_numbered_columns_are_points_of_these_numbers(tmp_path, rows):
     folder = write_table(tmp_path, rows, images=2)

@@ -130,7 +130,8 @@ def cut_outliers(values: np.ndarray) -> None:
     One pixel in 5,000 at 65,535 makes the standard deviation of dim images ten times as large, and the network then
     sees them without contrast. Values are left alone if the usual ones are all equal.
     """
-    known = np.ma.compressed(values[:: max(1, len(values) // SAMPLED_PIXELS)])
+    step = len(values) // SAMPLED_PIXELS | 1  # odd, or a width such as 4,096 had pixels of 16 columns alone
+    known = np.ma.compressed(values[::step])
     if known.size:
         lowest, highest = np.percentile(known, USUAL, method="nearest").tolist()
         reach = FAR * (highest - lowest)

@@ -154,12 +154,12 @@ class OpenedRun:
             held_out = read_image_scores(earlier)
         except (OSError, ValueError):  # the model of no run
             return []
-        names = map(info.val.records.shown_name, range(len(info.val.records)))
-        seen = [name for name in names if name not in held_out]
+        usable = [index for index in range(len(info.val)) if index not in info.val.bad]
+        seen = [index for index in usable if info.val.records.shown_name(index) not in held_out]
         if not seen:
             return []
         return [
-            f"{len(seen)} of {counted(len(info.val.records), 'validation image')} were not held out by the run of"
+            f"{len(seen)} of {counted(len(usable), 'validation image')} were not held out by the run of"
             " --init-from: if its model has trained on them, the scores are too good (docs/faq.md)"
         ]
 

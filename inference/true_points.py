@@ -38,10 +38,13 @@ def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Jo
             axes = 2 if job.volume is None else 3
             if table.axes != axes:
                 raise DataError(f"--truth {path}: lists points of {table.axes} axes, and {job.name} has {axes}")
-            stem = _stem(str(job.image))
+            page = job.image
+            if job.number and _stem(job.relative_name) in rows:  # a page of a stack, listed as stack_0002.tif
+                page = page.with_name(job.relative_name.rpartition("/")[2])
+            stem = _stem(str(page))
             candidates = rows.get(stem) or rows.get(case_name(stem), [])
-            found = _find_row(table.images, candidates, job.image, folders)
-            if found is None or image_by_row.setdefault(found, job.image) != job.image:
+            found = _find_row(table.images, candidates, page, folders)
+            if found is None or image_by_row.setdefault(found, page) != page:
                 missing.append(str(job.image))
             else:
                 jobs.append(replace(job, truth=table.source(found)))

@@ -101,6 +101,16 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
         assert row_of(job) == row
 
 
+def test_a_page_has_the_points_of_its_name_else_those_of_its_file(tmp_path):
+    write_noses(tmp_path / "t.csv", "a.tif", "a_0002.tif")
+    pages = []
+    for number in (1, 2):
+        output = tmp_path / f"a_{number:04}"
+        pages.append(replace(image_at(tmp_path, "a.tif"), output=output, root=tmp_path, number=number))
+    jobs = with_true_points(tmp_path / "t.csv", point_format(TASK).true_points(tmp_path / "t.csv"), [pages])
+    assert list(map(row_of, jobs)) == [0, 1]
+
+
 def test_points_are_the_truth_of_one_image(tmp_path):
     write_noses(tmp_path / "t.csv", "a.png")
     jobs = [image_at(tmp_path, name) for name in ("a.png", "a.tif")]

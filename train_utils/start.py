@@ -31,6 +31,7 @@ from runtime.launch import (
     explained_launch,
     say_profile,
 )
+from runtime.redact import redact_all
 from runtime.settings import as_flags
 from runtime.values import checked
 from tasks.step_loss import StepLoss
@@ -149,7 +150,7 @@ class OpenedRun:
             return []
         earlier = Path(self.flags.init_from or "").parent
         try:
-            if RunSettings.read(earlier).flags.get("dataset") != self.flags.dataset:
+            if RunSettings.read(earlier).flags.get("dataset") != redact_all(self.flags.dataset):
                 return []
             held_out = read_image_scores(earlier)
         except (OSError, ValueError):  # the model of no run

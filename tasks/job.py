@@ -75,7 +75,9 @@ class Job:
     def image(self) -> Path:
         """Its file, the first one of several, or the folder of a series."""
         is_series = self.volume is not None and self.volume.is_series
-        return Path(os.path.commonpath(self.files) if is_series else self.files[0])
+        if not is_series:
+            return Path(self.files[0])
+        return Path(os.path.commonpath(self.files) or Path.cwd())  # of files of the working directory: no path
 
     @property
     def name(self) -> str:

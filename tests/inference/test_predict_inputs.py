@@ -17,10 +17,11 @@ from support.inputs import find_jobs
 from support.launches import predict
 from support.prediction import touch
 
-from data_utils.image_io.formats import PageFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
 from inference.inputs import files_of_patterns
 from runtime.errors import DataError
+from tasks.job import Job
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -176,6 +177,14 @@ def test_masks_beside_their_images_are_no_inputs(tmp_path, capsys, files, suffix
     left_out = len(files) - len(inputs)
     words = "1 mask that lies beside its image" if left_out == 1 else f"{left_out} masks that lie beside their images"
     assert f"left out {words}, the first is" in capsys.readouterr().out
+
+
+def test_a_series_in_the_working_directory_has_its_name_in_tables(tmp_path, monkeypatch):
+    (tmp_path / "scan").mkdir()
+    monkeypatch.chdir(tmp_path / "scan")
+    series = VolumeFile(("0.dcm", "1.dcm"), is_series=True)
+    job = Job(source=series, size=None, output=tmp_path / "out" / "a" / "b", root=tmp_path / "out")
+    assert job.relative_name == "a/scan"
 
 
 def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):

@@ -19,7 +19,7 @@ from data_utils.targets.reader import MaskReader
 from runtime.files import replace_file
 from tasks.drawing import join_in_row, orthogonal_slices, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
-from tasks.polygons import POLYGONS, Areas, save_polygons
+from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
 from tasks.scoring.masks import open_truth, score_masks
@@ -107,7 +107,8 @@ class MaskFormat(PredictionFormat):
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         """The areas of a prediction (H, W) that polygons outline; several where classes overlap."""
-        raise NotImplementedError
+        properties: list[Properties] = [{"class": name} for name in self.section.names[1:]]
+        yield Areas(prediction.labels, properties)
 
     def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
         job = image.job

@@ -26,6 +26,7 @@ from runtime.errors import DataError
 from tasks.job import Job
 from tasks.polygons import POLYGONS, Areas, save_polygons
 from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction_format import MaskFormat
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
@@ -68,6 +69,13 @@ def test_outlines_run_counterclockwise_however_the_image_is_turned(tmp_path, hei
     mask[2, 2] = 0
     ((_, rings),) = outlined(tmp_path, mask, Place(tuple(turned)[:6], None, ()))
     assert [signed_area(ring) for ring in rings] == pytest.approx([6 * 25, -6])
+
+
+def test_areas_of_a_task_from_elsewhere_are_those_of_its_classes_but_the_first():
+    labels = np.array([[0, 1, 2]], np.uint8)
+    (areas,) = MaskFormat(CLASSES.section).areas(Prediction(labels))
+    assert areas.numbers.tolist() == labels.tolist()
+    assert areas.properties == [{"class": "b"}]
 
 
 def write_model(folder, task):

@@ -48,7 +48,7 @@ from train_utils.schedule import Clock, Schedule
 from train_utils.settings.plan import check_axes, check_scale, fill, patch_size, plan_run, run_length
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import architecture, new_network
-from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
+from train_utils.settings.train_settings import NO_ENCODER, RUNS, UNPLANNED, TrainSettings
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs import Slabs, check_slabs, split_volumes
 from train_utils.sync_batchnorm import synchronize_batchnorm
@@ -254,7 +254,7 @@ def open_folder(path: Path | None, resume: str | None) -> Path:
                 f"--resume {resume} is not a checkpoint; give a step-... folder, or auto with --output-dir"
             )
         path = path or Path(resume).resolve().parent.parent
-    path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
+    path = path or RUNS / time.strftime("%Y-%m-%d-%H%M%S")
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise SettingsError(
             f"--output-dir {path} is not an empty folder; choose another, or continue its run with --resume auto"

@@ -16,7 +16,7 @@ from tasks.overlapping.loss import Overlapping, Regions
 from train_utils.settings.plan import fill
 from train_utils.settings.record import PACKAGES, RunSettings, describe_environment, flags_as_json
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
-from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, TrainSettings
+from train_utils.settings.train_settings import NOT_REPEATED, RUNS, UNPLANNED, TrainSettings
 
 HABITS = {  # flags of other programs, without their dashes -> the text to type here; the parser finds similar names
     "data root images masks": "did you mean --dataset DATA, a folder that holds images/ and masks/?",
@@ -71,7 +71,7 @@ def parse_args(description: str) -> TrainSettings:
 
 def _check(args: TrainSettings, parser: cli.Arguments) -> None:
     """End the program with a line for flags that do not go together."""
-    folder = (args.output_dir or Path("runs")).absolute()
+    folder = (args.output_dir or RUNS).absolute()
     try:
         str(folder).encode()  # safetensors takes no other
     except UnicodeEncodeError:

@@ -21,6 +21,7 @@ from train_utils.optim import OPTIMIZERS, SCHEDULES
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 from unet.config import OUTPUT_STRIDES
 
+RUNS = Path("runs")  # where a run without --output-dir gets its folder
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
 

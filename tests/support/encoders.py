@@ -71,6 +71,7 @@ def backbone(family: str) -> nn.Module:
 
 def write_encoder(folder: Path, family: str = "resnet", **files: object) -> Path:
     """A folder that --encoder takes, as transformers itself writes it; `files` are further ones, in JSON."""
+    torch.manual_seed(1)  # not by what ran before, which may have left the seed of a run
     backbone(family).save_pretrained(folder)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -85,7 +86,6 @@ class EncoderFolders(dict[str, Path]):
         self.root = root
 
     def __missing__(self, family: str) -> Path:
-        torch.manual_seed(1)
         self[family] = write_encoder(self.root / family, family)
         return self[family]
 

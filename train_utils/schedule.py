@@ -25,6 +25,7 @@ RESERVE = 1.25  # the last evaluation, save and pictures may take so many times 
 FINISH = 2000  # milliseconds for charts and the report, without their pictures
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
+SETTLED = 60_000  # milliseconds of training after which it may begin earlier: a network of seconds finds all sorts
 EVALUATION_PART = 10  # evaluations take at most one part in so many of the time since training began
 
 
@@ -142,23 +143,21 @@ class Clock:
         durations.append(self.now() - begin)
         self._step_began = None
 
-    def needs_evaluation(self, epochs: float) -> bool:
-        """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
+    def needs_evaluation(self) -> bool:
+        """Whether a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
         begin = self._first_share or 0.0
-        is_late = epochs >= 1 or FIRST_EVALUATION * (self.progress.share - begin) >= 1 - begin
+        is_late = FIRST_EVALUATION * (self.progress.share - begin) >= 1 - begin
         return bool(self.budget) and not self._evaluations and is_late
 
     def _affords_evaluation(self, now: int, step: int, total: float) -> bool:
-        """Whether all evaluations keep to their part of the time if one follows this step, and a step fits behind it.
-
-        The first one is always made.
-        """
-        if not self._evaluations or self._first_share is None:
-            return True
+        """Whether all evaluations keep to their part of the time if one follows this step, and a step fits behind it."""
+        trained = now - (self._first_share or 0.0) * total
+        if not self._evaluations:
+            return not self.spaces_evaluations or trained >= SETTLED
         if now + 2 * step + self._longest_evaluation > total:
             return False  # the last evaluation is near
         with_another = sum(self._evaluations) * (1 + 1 / len(self._evaluations))
-        return not self.spaces_evaluations or EVALUATION_PART * with_another <= now - self._first_share * total
+        return not self.spaces_evaluations or EVALUATION_PART * with_another <= trained
 
     @property
     def _longest_evaluation(self) -> int:
@@ -237,7 +236,7 @@ class Schedule:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
-        if self.is_last(step) or self.clock.needs_evaluation(self.epoch(step)):
+        if self.is_last(step) or self.clock.needs_evaluation():
             return True
         return self._is_due(step, self.args.eval_every) and self.clock.progress.affords_evaluation
 

@@ -74,22 +74,24 @@ def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(
 
 
 @pytest.mark.parametrize(
-    ("passed", "epochs", "is_due"),
-    [(1_000, 0.5, False), (1_000, 1.0, True), (6_000, 0.5, True)],
-    ids=["early", "an epoch", "a tenth of the time"],
+    ("minutes", "passed", "is_due", "affords"),
+    [(1.0, 4_000, False, False), (1.0, 6_000, True, False), (30.0, 50_000, False, False), (30.0, 60_000, False, True)],
+    ids=["early", "a tenth of the time", "early in a long run", "a minute"],
 )
-def test_the_first_evaluation_comes_after_an_epoch_or_a_tenth_of_the_time(time, passed, epochs, is_due):
-    clock = Clock(1.0)
+def test_the_first_evaluation_comes_after_a_tenth_of_the_time_or_a_minute(time, minutes, passed, is_due, affords):
+    clock = Clock(minutes)
     time.value = 10_000
+    make_step(clock, time, 0)
     make_step(clock, time, passed)
     make_step(clock, time, 0)
-    assert clock.needs_evaluation(epochs) is is_due
+    assert clock.needs_evaluation() is is_due
+    assert clock.progress.affords_evaluation is affords
     with clock.evaluating(ALONE):
         pass
-    assert not clock.needs_evaluation(epochs)
+    assert not clock.needs_evaluation()
 
 
-@pytest.mark.parametrize(("spaces", "affords"), [(True, [True, False, True]), (False, [True, True, True])])
+@pytest.mark.parametrize(("spaces", "affords"), [(True, [False, False, True]), (False, [True, True, True])])
 def test_evaluations_wait_until_they_take_a_tenth_of_the_time_unless_their_steps_are_typed(time, spaces, affords):
     clock = Clock(1.0, spaces_evaluations=spaces)
     make_step(clock, time, 5_000)
@@ -105,9 +107,9 @@ def test_evaluations_wait_until_they_take_a_tenth_of_the_time_unless_their_steps
 
 def test_shortly_before_the_end_there_is_the_last_evaluation_alone(time):
     clock = Clock(1.0, spaces_evaluations=False)
+    time.value = 30_000
     with clock.evaluating(ALONE):
         time.value += 4_000
-    time.value = 40_000
     afforded = {}
     while not clock.progress.is_over:
         make_step(clock, time, 1_000)

@@ -150,7 +150,7 @@ class Clock:
         return bool(self.budget) and not self._evaluations and is_late
 
     def _affords_evaluation(self, now: int, step: int, total: float) -> bool:
-        """Whether all evaluations keep to their part of the time if one follows this step, and a step fits behind it."""
+        """Whether evaluations keep to their part of the time if one follows this step, and a step fits behind it."""
         trained = now - (self._first_share or 0.0) * total
         if not self._evaluations:
             return not self.spaces_evaluations or trained >= SETTLED

@@ -89,7 +89,7 @@ def _open(content: Any, name: str, stack: ExitStack) -> WindowedImage:
             image = image_format.open_file(file, name, stack)
             if image is not None:
                 return image
-    raise AssertionError("the last format takes every file")
+    return WindowedPicture.open_file(file, name, stack)  # Pillow knows its formats by their content
 
 
 def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:

@@ -214,8 +214,6 @@ def find_class_files(folder: DataFolder) -> SplitOpeners:
 
     Empty for other layouts. Raises DataError if the task is another than that of classes that may overlap.
     """
-    if folder.has_masks:
-        return {}
     folders = split_folders(folder.root, folder.named_splits)
     if not all(map(_holds_mask_folders, folders.values())):
         return {}

@@ -60,7 +60,7 @@ class Target:
 
     def arrays(self) -> list[Array]:
         """The fields, in the order of `field_names`."""
-        return [getattr(self, name) for name in self.field_names()]
+        return [getattr(self, entry.name) for entry in fields(self)]
 
     def map(self: AnyTarget, function: Callable[[Array], Array]) -> AnyTarget:
         """A target whose fields are the results of a function of each field."""

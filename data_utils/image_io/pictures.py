@@ -100,14 +100,6 @@ class WindowedPicture(WindowedImage):
             return self._upright
         return self._upright.crop((box.left, box.top, box.right, box.bottom))
 
-    @property
-    def _is_inverted(self) -> bool:
-        """Whether Pillow inverts the numbers of the file: those of a grey TIFF whose 0 is white."""
-        picture = self.picture
-        if not isinstance(picture, TiffImageFile) or picture.mode != "L":
-            return False
-        return picture.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO
-
     def pixels(self, box: Box | None = None) -> np.ndarray:
         """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too; colors are numbers from 0 to 255."""
         image = self._part(box)
@@ -126,7 +118,8 @@ class WindowedPicture(WindowedImage):
         if mode in ("LA", "La", "PA"):
             return np.asarray(picture)[:, :, 0]
         white = picture.info.get(STORED_WHITE)
-        if self._is_inverted:
+        tags = getattr(self.picture, "tag_v2", {})  # of a TIFF
+        if mode == "L" and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # whose numbers Pillow inverts
             picture = ImageOps.invert(picture)
         if white:
             return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)

@@ -8,7 +8,7 @@ import numpy as np
 
 from runtime.console import listing
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue
+from unet.config import MaskValue
 
 MAX_VALUES = 255
 VALUES_IN_MESSAGE = 8
@@ -91,12 +91,6 @@ def round_numbers(values: np.ndarray, location: str) -> np.ndarray:
 def number_type(values: Iterable[int]) -> type[np.uint8 | np.uint16]:
     """The smaller type that holds the numbers."""
     return np.uint8 if max(values, default=0) <= np.iinfo(np.uint8).max else np.uint16
-
-
-def is_run(values: Iterable[MaskValue]) -> bool:
-    """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
-    numbers = set(values) - {IGNORE_INDEX}
-    return numbers == set(range(len(numbers)))
 
 
 def as_color(value: MaskValue) -> MaskValue:

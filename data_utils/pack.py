@@ -30,7 +30,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import find_in_folder
-from data_utils.sources.places import with_places
+from data_utils.sources.places import read_places
 from data_utils.sources.records import Records
 from runtime.cli import Arguments, empty_folder
 from runtime.console import counted, say
@@ -140,7 +140,7 @@ def main() -> None:
     pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
     config = DataConfig(str(args.folder), task="classes", **pairing)
     folders = find_in_folder(args.folder, ["test"], config)
-    splits = {name: with_places(open_split()) for name, open_split in folders.items()}
+    splits = {name: read_places(open_split(), config) for name, open_split in folders.items()}
     if any(records.dims == 3 for records in splits.values()):
         raise DataError(f"{args.folder} holds volumes, and shards hold images; train on the folder")
     if any(records.metadata.bands for records in splits.values()):

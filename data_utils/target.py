@@ -6,7 +6,7 @@ Crops, padding, resizing and augmentation know the kind of a field, labels or po
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,10 +35,6 @@ def image_label(unknown: int) -> Any:
     return field(metadata={"unknown": unknown, "dtype": "int32", "is_image_label": True})
 
 
-def _is_image_label(entry: Field) -> bool:
-    return entry.metadata["is_image_label"]
-
-
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Target:
     """The target of one image or of a batch. A subclass for each task declares fields by `labels` and `image_label`."""
@@ -53,7 +49,7 @@ class Target:
         """The target of one image, NumPy arrays of a shape (*spatial), in which nothing is known."""
         arrays = []
         for entry in fields(cls):
-            field_shape = () if _is_image_label(entry) else shape
+            field_shape = () if entry.metadata["is_image_label"] else shape
             arrays.append(np.full(field_shape, entry.metadata["unknown"], entry.metadata["dtype"]))
         return cls(*arrays)
 
@@ -64,7 +60,7 @@ class Target:
 
     def arrays(self) -> list[Array]:
         """The fields, in the order of `field_names`."""
-        return [getattr(self, name) for name in self.field_names()]
+        return [getattr(self, entry.name) for entry in fields(self)]
 
     def map(self: AnyTarget, function: Callable[[Array], Array]) -> AnyTarget:
         """A target whose fields are the results of a function of each field."""
@@ -77,7 +73,8 @@ class Target:
         """
         arrays = []
         for entry, array in zip(fields(self), self.arrays(), strict=True):
-            arrays.append(array if _is_image_label(entry) else function(array, entry.metadata["unknown"]))
+            is_label = not entry.metadata["is_image_label"]
+            arrays.append(function(array, entry.metadata["unknown"]) if is_label else array)
         return type(self)(*arrays)
 
     def at(self: AnyTarget, index: Any) -> AnyTarget:

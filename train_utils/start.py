@@ -314,7 +314,8 @@ def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, 
     args = on_main(accelerator, lambda: run.settings(info))
     info = replace(info, config=args)
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
-        info.open_here()
+        for split in (info.train, info.val):
+            split.records.rows.open_here()
     return args, info
 
 
@@ -348,7 +349,7 @@ def fit_batch(
     """
     slabs = new_slabs(accelerator, args, network.config.divisors[0])
     shapes = network_shapes(info, network.config)
-    check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
+    check_slabs(accelerator, network, slabs, int(shapes.train[:, 0].min()), args.sync_batchnorm)
     tune_kernels(args, accelerator.device, shapes)
     fitting_size = None  # of a step that has fitted, or may
     if run.checkpoint is not None:

@@ -76,11 +76,6 @@ class DatasetInfo:
         """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
-    def open_here(self) -> None:
-        """Make the records readable in this process, which has received them from another, maybe on another machine."""
-        self.train.records.rows.open_here()
-        self.val.records.rows.open_here()
-
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """The preprocessing of these images; with `source`, a pretrained model's, its normalization is kept."""
         values = source or Preprocess(**self.normalization._asdict(), draft=False)
@@ -167,14 +162,9 @@ def measure(findings: Findings) -> DatasetInfo:
 
 def _split(records: Records, inspections: list[SplitInspection], reader: TargetReader) -> Split:
     """A split for training, from its inspection; without sizes if it was not looked at, as of a stream."""
-    for inspection in inspections:
-        if inspection.records is records:
-            return _inspected_split(inspection, reader)
-    return Split(records, np.zeros((len(records), 2), np.int32))
-
-
-def _inspected_split(inspection: SplitInspection, reader: TargetReader) -> Split:
-    records = inspection.records
+    inspection = next((each for each in inspections if each.records is records), None)
+    if inspection is None:
+        return Split(records, np.zeros((len(records), 2), np.int32))
     are_volumes = records.dims == 3
     locations = {}
     for i, class_locations in inspection.class_locations.items():

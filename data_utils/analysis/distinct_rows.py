@@ -19,9 +19,6 @@ class DistinctRows(NamedTuple):
     rows: np.ndarray
     membership: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.membership)
-
     def counts(self) -> np.ndarray:
         """(K,) int64, how often each row occurs."""
         return np.bincount(self.membership)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from data_utils.analysis.problems import Problem, UnusableRecord, check_values, problem_of_kind
-from data_utils.image_io.formats import ImageSource, PointSource, RenderedMask, VolumeFile, image_errors
+from data_utils.image_io.formats import ImageSource, PointSource, RenderedMask, VolumeFile
 from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
@@ -119,11 +119,9 @@ def mask_parts(source: ImageSource, name: str) -> Iterator[DecodedMask]:
 def _inspect_picture(record: Record, rules: Rules) -> Inspection:
     name = record["name"]
     target = record["target"]
-    location = f"{name}: image"
-    with problem_of_kind("image cannot be read"), open_source(record["image"], location) as image:
-        with image_errors(location):
-            size, mode = image.header()
-            is_large = rules.windows and image.is_large
+    with problem_of_kind("image cannot be read"), open_source(record["image"], name, "image") as image:
+        size, mode = image.header()
+        is_large = rules.windows and image.is_large
         found = Inspection(size, mode)
         may_be_infinite = mode == "F" or mode.startswith("float")
         if rules.decodes or may_be_infinite:

@@ -12,12 +12,12 @@ from data_utils.analysis.inspect_record import mask_parts
 from data_utils.analysis.inspection import SplitInspection, mask_value_from_json
 from data_utils.analysis.problems import REPAIR, SWAPPED_FOLDERS_HINT
 from data_utils.class_names import classes_example
-from data_utils.mask_values import MANY_VALUES, count_colors, count_values, has_colors, is_run, show, sort_values
+from data_utils.mask_values import MANY_VALUES, count_colors, count_values, has_colors, show, sort_values
 from data_utils.sources.records import spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.console import listing
 from runtime.errors import DataError
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 MASKS = 64  # masks of a split that are read again
 VOLUMES = 8
@@ -92,7 +92,8 @@ def check_masks(splits: Sequence[SplitInspection], pixels: dict[MaskValue, int])
     It is also raised if masks look like images, and images like masks. `pixels` counts how many pixels of the masks
     hold each value, none of which has a name.
     """
-    is_numbered = is_run(pixels) and len(pixels) <= MANY_VALUES
+    numbers = pixels.keys() - {IGNORE_INDEX}
+    is_numbered = numbers == set(range(len(numbers))) and len(pixels) <= MANY_VALUES
     if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
     if len(pixels) > MANY_VALUES:

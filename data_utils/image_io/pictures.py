@@ -51,19 +51,15 @@ class WindowedPicture(WindowedImage):
         self.file = file
         self.mode = picture.mode
         self.format = picture.format or ""
-        self._lower_rawmode = _lower_rawmode(picture)
-
-    @classmethod
-    def takes(cls, file: str | Path | bytes) -> bool:
-        """Any file: Pillow knows its formats by their content."""
-        return True
 
     @classmethod
     def open_file(cls, file: PageFile, name: str, stack: ExitStack) -> "WindowedPicture":
         picture = stack.enter_context(open_picture(file.path))
         if file.page:
             picture.seek(file.page)
-        return cls(picture, name, file.path)
+        tiles = getattr(picture, "tile", None)  # how pixels are stored, known until they are decoded
+        is_deep = picture.format == "PNG" and tiles and tiles[0].args in LOWER_RAWMODES
+        return (DeepPicture if is_deep else cls)(picture, name, file.path)
 
     @property
     def size(self) -> tuple[int, int]:  # type: ignore[override]
@@ -104,52 +100,8 @@ class WindowedPicture(WindowedImage):
             return self._upright
         return self._upright.crop((box.left, box.top, box.right, box.bottom))
 
-    @cached_property
-    def _lower_bytes(self) -> np.ndarray | None:
-        """(H, W, 3) uint8 of a PNG with colors of 16 bits; None if all are colors of 8 bits, as in other pictures."""
-        if self._lower_rawmode is None or self.file is None:
-            return None
-        with image_errors(self.name), open_picture(self.file) as again:
-            (tile,) = again.tile  # type: ignore[attr-defined]
-            again.tile = [tile._replace(args=self._lower_rawmode)]  # type: ignore[attr-defined]
-            stored = np.asarray(_turned(again))
-        # of grey with alpha the four are the bytes of both
-        lower = stored[:, :, [1, 1, 1] if self._lower_rawmode == "RGBA" else [0, 1, 2]]
-        return None if np.array_equal(lower, np.asarray(self._upright)[:, :, :3]) else lower
-
-    def _deep_colors(self, box: Box | None) -> np.ndarray | None:
-        """(H, W, 3) uint16 of a PNG whose colors need 16 bits; None of all other pictures."""
-        lower = self._lower_bytes
-        if lower is None:
-            return None
-        if box is not None:
-            lower = lower[box.top : box.bottom, box.left : box.right]
-        upper = np.asarray(self._part(box))[:, :, :3].astype(np.uint16)
-        return 256 * upper + lower
-
-    @cached_property
-    def _upper_bytes_suffice(self) -> bool:
-        """Whether the upper bytes of colors of 16 bits, which are not all grey, tell all of them apart."""
-        deep_colors = self._deep_colors(None)
-        if deep_colors is None or (deep_colors == deep_colors[:, :, :1]).all():
-            return False
-        packed = deep_colors.astype(np.int64) @ np.array([1, 2**16, 2**32])
-        upper_bytes = packed & 0xFF00FF00FF00
-        return len(np.unique(upper_bytes)) == len(np.unique(packed))
-
-    @property
-    def _is_inverted(self) -> bool:
-        """Whether Pillow inverts the numbers of the file: those of a grey TIFF whose 0 is white."""
-        picture = self.picture
-        if not isinstance(picture, TiffImageFile) or picture.mode != "L":
-            return False
-        return picture.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO
-
     def pixels(self, box: Box | None = None) -> np.ndarray:
         """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too; colors are numbers from 0 to 255."""
-        deep_colors = self._deep_colors(box)
-        if deep_colors is not None:
-            return deep_colors.astype(np.float32) / LEVELS
         image = self._part(box)
         if image.mode.startswith("I;16"):
             return np.asarray(image).astype(np.uint16)
@@ -160,16 +112,14 @@ class WindowedPicture(WindowedImage):
         return np.asarray(image)
 
     def values(self, box: Box | None = None) -> np.ndarray:
-        """As stored: (H, W), or (H, W, 3 or 4) uint8, or (H, W, 3) uint16 for grey of 16 bits and more colors."""
-        deep_colors = self._deep_colors(box)
-        if deep_colors is not None and not self._upper_bytes_suffice:
-            return deep_colors
+        """As stored: (H, W), or (H, W, 3 or 4) uint8."""
         picture = self._part(box)
         mode = picture.mode
         if mode in ("LA", "La", "PA"):
             return np.asarray(picture)[:, :, 0]
         white = picture.info.get(STORED_WHITE)
-        if self._is_inverted:
+        tags = getattr(self.picture, "tag_v2", {})  # of a TIFF
+        if mode == "L" and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # whose numbers Pillow inverts
             picture = ImageOps.invert(picture)
         if white:
             return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)
@@ -196,6 +146,46 @@ class WindowedPicture(WindowedImage):
             if draft:
                 extent = _as_seen(again, draft[1][2:])
             return WindowedArray(WindowedPicture(again, self.name).pixels(), size, extent)
+
+
+class DeepPicture(WindowedPicture):
+    """A PNG with colors of 16 bits, which Pillow decodes to 8; so it is unless some of the colors need 16."""
+
+    file: str | Path | bytes
+
+    @cached_property
+    def _deep_colors(self) -> np.ndarray | None:
+        """(H, W, 3) uint16; None if all are colors of 8 bits."""
+        with image_errors(self.name), open_picture(self.file) as again:
+            (tile,) = again.tile  # type: ignore[attr-defined]
+            rawmode = LOWER_RAWMODES[tile.args]
+            again.tile = [tile._replace(args=rawmode)]  # type: ignore[attr-defined]
+            stored = np.asarray(_turned(again))
+        # of grey with alpha the four are the bytes of both
+        lower = stored[:, :, [1, 1, 1] if rawmode == "RGBA" else [0, 1, 2]]
+        upper = np.asarray(self._upright)[:, :, :3]
+        return None if np.array_equal(lower, upper) else 256 * upper.astype(np.uint16) + lower
+
+    @cached_property
+    def _upper_bytes_suffice(self) -> bool:
+        """Whether the upper bytes of the colors, which are not all grey, tell all of them apart."""
+        deep_colors = self._deep_colors
+        if deep_colors is None or (deep_colors == deep_colors[:, :, :1]).all():
+            return False
+        packed = deep_colors.astype(np.int64) @ np.array([1, 2**16, 2**32])
+        upper_bytes = packed & 0xFF00FF00FF00
+        return len(np.unique(upper_bytes)) == len(np.unique(packed))
+
+    def pixels(self, box: Box | None = None) -> np.ndarray:
+        if self._deep_colors is None:
+            return super().pixels(box)
+        return WindowedArray(self._deep_colors).pixels(box).astype(np.float32) / LEVELS
+
+    def values(self, box: Box | None = None) -> np.ndarray:
+        """As stored: (H, W, 3) uint16, of 8 bits where these are enough."""
+        if self._deep_colors is None or self._upper_bytes_suffice:
+            return super().values(box)
+        return WindowedArray(self._deep_colors).pixels(box)
 
 
 def open_picture(file: str | Path | bytes) -> Image.Image:
@@ -228,12 +218,6 @@ def _stored_white(picture: Image.Image) -> int | None:
     if not isinstance(arguments, str):
         rawmode = arguments[0]
     return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
-
-
-def _lower_rawmode(picture: Image.Image) -> str | None:
-    """What decodes the lower bytes of the colors of a PNG of 16 bits that is not decoded; None for other pictures."""
-    tiles = getattr(picture, "tile", None)
-    return LOWER_RAWMODES.get(tiles[0].args) if tiles and picture.format == "PNG" else None
 
 
 def _turned(picture: Image.Image) -> Image.Image:

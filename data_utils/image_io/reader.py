@@ -49,20 +49,27 @@ class DecodedMask(NamedTuple):
 
 
 @contextmanager
-def open_source(source: Readable | None, name: str = "") -> Iterator[WindowedImage]:
+def open_source(source: Readable | None, name: str = "", kind: str = "") -> Iterator[WindowedImage]:
     """The image of a source, not decoded yet; windows of it are read from the file if they can be.
 
     Raises ImageError, with `name` or else the file, if the source cannot be opened.
+
+    Args:
+        kind: "image" or "mask" if the context decodes it: errors there are ImageErrors too, and all name the kind.
     """
     content = cast(Any, source)
-    name = name or ", ".join(source_files(content)) or "image"
+    if name in ("", kind):  # a word for any image
+        name = ", ".join(source_files(content))
+    location = ": ".join(filter(None, (name, kind))) or "image"
     with ExitStack() as stack:
-        with image_errors(name):
+        with image_errors(location):
             if isinstance(content, EmbeddedImage):
                 content = content.read()
             elif isinstance(content, RenderedMask):
                 content = content.render()
-            image = content if isinstance(content, WindowedImage) else _open(content, name, stack)
+            image = content if isinstance(content, WindowedImage) else _open(content, location, stack)
+        if kind:
+            stack.enter_context(image_errors(location))
         yield image
 
 
@@ -89,7 +96,7 @@ def _open(content: Any, name: str, stack: ExitStack) -> WindowedImage:
             image = image_format.open_file(file, name, stack)
             if image is not None:
                 return image
-    raise AssertionError("the last format takes every file")
+    return WindowedPicture.open_file(file, name, stack)  # Pillow knows its formats by their content
 
 
 def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:
@@ -104,16 +111,6 @@ def _open_window(window: SceneWindow, stack: ExitStack) -> WindowedImage:
     return WindowedPart(scene, box)
 
 
-@contextmanager
-def _decoding(source: Readable, name: str, kind: str) -> Iterator[WindowedImage]:
-    """The image of a source, of which errors in decoding it too name the source and its kind, an image or a mask."""
-    if name == kind:  # the caller gave no name
-        name = ", ".join(source_files(cast(Any, source)))
-    location = f"{name}: {kind}" if name else kind
-    with open_source(source, location) as image, image_errors(location):
-        yield image
-
-
 def read_image(source: Readable, name: str = "image", box: Box | None = None) -> np.ndarray:
     """Read an image, or a box of it, from a path, a page, bytes, a PIL image, an array or an open image.
 
@@ -122,13 +119,13 @@ def read_image(source: Readable, name: str = "image", box: Box | None = None) ->
     are masked arrays where pixels hold no data.
     Raises ImageError, with `name`, for a source that cannot be read.
     """
-    with _decoding(source, name, "image") as image:
+    with open_source(source, name, "image") as image:
         return _real_numbers(image.pixels(box), name)
 
 
 def decode_image(source: Readable, name: str, preprocess: Preprocess) -> WindowedArray:
     """An image decoded as `read_image` does it, (H, W, C); a JPEG file with no more detail than preprocessing needs."""
-    with _decoding(source, name, "image") as image:
+    with open_source(source, name, "image") as image:
         drafted = image.drafted(preprocess)
         return WindowedArray(_real_numbers(drafted.pixels(), name), drafted.size, drafted.extent)
 
@@ -156,7 +153,7 @@ def read_mask(source: Readable, name: str, *, colors: bool = False, box: Box | N
 
 def decode_mask(source: Readable, name: str, *, colors: bool = False, box: Box | None = None) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
-    with _decoding(source, name, "mask") as image:
+    with open_source(source, name, "mask") as image:
         has_colored_palette = colors and image.palette is not None
         mask = image.pixels(box) if has_colored_palette else image.values(box)
         is_jpeg = image.format == "JPEG"
@@ -186,7 +183,7 @@ def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
     """How the palette of a mask of indices is stored, and its bytes, from the header alone; None for any other mask."""
     if isinstance(source, RenderedMask | SceneWindow):
         return None
-    with _decoding(source, name, "mask") as image:
+    with open_source(source, name, "mask") as image:
         return image.palette
 
 

@@ -139,8 +139,8 @@ def steps_by_shape(shapes: DistinctRows, batch_size: int, seed: int, epoch: int)
     the larger shape.
     """
     rng = np.random.default_rng([seed, epoch])
-    order = _numbers(len(shapes))
-    rng.shuffle(order)  # the same as rng.permutation(len(shapes)), in half of its memory
+    order = _numbers(len(shapes.membership))
+    rng.shuffle(order)  # the same as rng.permutation(len(order)), in half of its memory
     shape_in_order = shapes.membership[order]
     full_batches: list[np.ndarray] = []
     leftovers: list[np.ndarray] = []

@@ -59,11 +59,6 @@ class NetworkShapes(NamedTuple):
         """(H, W) or (D, H, W) that holds every training image."""
         return tuple(self.train.max(axis=0).tolist())
 
-    @property
-    def shortest_first_side(self) -> int:
-        """The smallest height of a training image, or depth of a volume."""
-        return int(self.train[:, 0].min())
-
 
 def network_shapes(info: DatasetInfo, config: UNetConfig) -> NetworkShapes:
     """The shapes at which a network sees the images: in training cropped and padded, in validation as they are.

@@ -80,6 +80,7 @@ FINDERS: tuple[Callable[[DataFolder], SplitOpeners], ...] = (
     find_side_by_side,
     find_folder_pairs,
 )
+WITHOUT_MASKS = (find_annotated, find_class_files, find_side_by_side)  # asked where no folders hold masks
 
 
 def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
@@ -94,7 +95,8 @@ def find_in_folder(root: Path, named_splits: Sequence[str], config: DataConfig) 
     has_masks = "labelstr" in children(root) or any(are_masks(*folders) for folders in splits.values())
     folder = DataFolder(root, named_splits, config, splits, has_masks, image_suffixes(root, config))
     try:
-        openers = next(filter(None, (find(folder) for find in FINDERS)))
+        finders = (find for find in FINDERS if not (has_masks and find in WITHOUT_MASKS))
+        openers = next(filter(None, (find(folder) for find in finders)))
     except NoFolderError as error:
         lines = other_csv_files(root)
         if not lines:

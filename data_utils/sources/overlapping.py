@@ -14,7 +14,7 @@ from data_utils.bits import MOST_CLASSES
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
-from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile, image_errors
+from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
 from data_utils.image_io.reader import IMAGE_SUFFIXES, open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
@@ -214,8 +214,6 @@ def find_class_files(folder: DataFolder) -> SplitOpeners:
 
     Empty for other layouts. Raises DataError if the task is another than that of classes that may overlap.
     """
-    if folder.has_masks:
-        return {}
     folders = split_folders(folder.root, folder.named_splits)
     if not all(map(_holds_mask_folders, folders.values())):
         return {}
@@ -291,7 +289,7 @@ def find_class_pages(mask: Path, image: Path, *, explicit: bool) -> ClassPages:
         if len(pages) > 1:
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
             return () if is_stack else tuple(pages)
-        with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
+        with open_source(mask, kind="mask") as picture:
             row = picture.pixels(picture.rows(0, 1))
             is_picture = picture.format != ""
             is_single = row.ndim < 3 or (is_picture and picture.mode not in ("RGB", "RGBA"))

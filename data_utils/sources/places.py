@@ -51,14 +51,18 @@ def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
 
 
 def read_places(records: Records, config: DataConfig) -> Records:
-    """The records with the bands that are asked for, and with or without their places in the world."""
+    """The records with the bands that are asked for, and with or without their places in the world.
+
+    Each mask is laid on the grid of its image if images have a place.
+    """
     if config.bands and not records.metadata.bands:
         records = change(records, f"bands {config.bands}", partial(_with_bands, bands=config.bands))
+    if not len(records) or records.dims == 3 or records.is_stream:
+        return records
     if config.reads_places:
-        return with_places(records)
-    if records.dims == 2 and not records.is_stream and not records.metadata.bands:
-        return change(records, "pictures", _picture)
-    return records
+        has_place = read_source_grid(records[0]["image"]) is not None
+        return change(records, "placed", _place) if has_place else records
+    return records if records.metadata.bands else change(records, "pictures", _picture)
 
 
 def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
@@ -67,13 +71,6 @@ def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
 
 def _picture(record: Record) -> Record:
     return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
-
-
-def with_places(records: Records) -> Records:
-    """The records; each mask is laid on the grid of its image if images have a place."""
-    if not len(records) or records.dims == 3 or records.is_stream:
-        return records
-    return change(records, "placed", _place) if read_source_grid(records[0]["image"]) else records
 
 
 def _place(record: Record) -> Record:

@@ -53,10 +53,8 @@ Reading = tuple[str, str, str]  # key and word of a name, and its file; the key 
 def find_side_by_side(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its records; empty unless, in some split, most masks lie beside their images.
 
-    Folders of masks come first. Raises DataError if there are only annotations of a format that is not read.
+    Raises DataError if there are only annotations of a format that is not read.
     """
-    if folder.has_masks:
-        return {}
     suffixes = volume_suffixes(folder.root, folder.config)
     if next(files_below(folder.root, suffixes), None) is None:
         suffixes = IMAGE_SUFFIXES

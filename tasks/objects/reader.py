@@ -15,7 +15,7 @@ from data_utils.class_map import ClassFields, ignored_fields, ignored_values
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
-from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import BEYOND_MASK, value_key, value_keys
 from data_utils.sources.records import LabelSet, Record, Records, spread_indices
@@ -208,7 +208,7 @@ class ObjectReader(MaskReader):
         if isinstance(source, VolumeFile):
             return self.target_from_volume(read_label_volume(source, name)[0], name).ids
         source, reader = self.prepared(source, name)
-        target = reader.target_from_mask(decode_mask(source, name).values, name)
+        target = reader.target_from_mask(read_mask(source, name), name)
         assert isinstance(target, ObjectTarget)
         return target.ids
 
@@ -222,7 +222,7 @@ class MaskPieces(LabeledObjects):
     reader: ObjectReader
 
     def render(self) -> np.ndarray:
-        return self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name).prediction
+        return self.reader.target_from_mask(read_mask(self.source, self.name), self.name).prediction
 
 
 def connected_pieces(ids: np.ndarray) -> np.ndarray:

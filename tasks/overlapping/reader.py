@@ -13,7 +13,7 @@ from data_utils.bits import ALL_CLASSES, MOST_CLASSES, pack_bits, unpack_bits
 from data_utils.class_map import ClassFields, ClassMap, ignored_fields, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.reader import read_mask
 from data_utils.mask_values import BEYOND_MASK, parse_values, show, sort_values
 from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record, Records
@@ -151,7 +151,7 @@ class OverlapReader(LabelReader):
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         scores = Overlapping(self.class_names).new_scores(1)
         for record in records:
-            values = decode_mask(record["target"], record["name"]).values
+            values = read_mask(record["target"], record["name"])
             back = self.target_from_mask(resize_back(values, scale), record["name"])
             target = self.target_for_record(self.target_from_mask(values, record["name"]), record)
             assert isinstance(target, OverlapTarget)

@@ -25,12 +25,10 @@ MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
 def find_annotated(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its records; empty if there are masks, or if nothing is recognized.
+    """Split -> a function that opens its records, of a folder without masks; empty if nothing is recognized.
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
-    if folder.has_masks:
-        return {}
     found = list(filter(None, (find(folder) for find in FORMATS)))
     if len(found) > 1:
         examples = ", ".join(example for example, _ in found)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.formats import RenderedMask
-from data_utils.image_io.reader import IMAGE_SUFFIXES, decode_mask, read_header
+from data_utils.image_io.reader import IMAGE_SUFFIXES, read_header, read_mask
 from data_utils.sources.annotations.layout import AnnotatedSplits
 from data_utils.sources.folder import DataFolder, children, files_in, natural_order, natural_sort_key, split_folders
 from data_utils.sources.pairs import open_rows
@@ -36,7 +36,7 @@ class OneObjectMasks(RenderedMask):
         first = self.masks[0] if self.masks else self.image
         ids = np.zeros(read_header(first, first)[0], np.promote_types(np.uint16, np.min_scalar_type(len(self.masks))))
         for number, path in enumerate(self.masks, 1):
-            values = decode_mask(path, path).values
+            values = read_mask(path, path)
             is_object = values.reshape(*values.shape[:2], -1).any(axis=2)
             if is_object.shape != ids.shape:
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))

@@ -20,7 +20,7 @@ from data_utils.image_io.places import Grid, Place, PlacedMask, on_grid, read_gr
 from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.mask_values import BEYOND_MASK
 from data_utils.sources.load import load_records
-from data_utils.sources.places import with_places
+from data_utils.sources.places import read_places
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError
 from train_utils.check_data import check_data
@@ -174,7 +174,7 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(tmp_path):
         mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, *size), np.uint8), transform=transform)
         rows.append({"image": str(image), "target": str(mask), "name": name})
     records = Records(ListRows(rows))
-    placed = with_places(records)
+    placed = read_places(records, DataConfig())
     (line,) = shifted_masks(SimpleNamespace(records=[placed]))
     assert line.startswith("4 masks are shifted against their images")
     assert "b by +0.30 to the right and -0.10" in line

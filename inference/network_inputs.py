@@ -29,13 +29,13 @@ class NetworkInputs(NamedTuple):
     Args:
         tensors: (C, h, w) for each network.
         size: (H, W) of the image itself.
-        pixels: (h, w, C), decoded for the first network; None where nobody needs them any more.
+        picture: the image, decoded for the first network; None where nobody needs it any more.
         missing: (H, W) bool, true where the image holds no data; None if it has data everywhere.
     """
 
     tensors: list[Tensor]
     size: tuple[int, int]
-    pixels: np.ndarray | None = None
+    picture: WindowedArray | None = None
     missing: np.ndarray | None = None
 
 
@@ -66,7 +66,7 @@ def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) ->
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
-    return NetworkInputs(tensors, first.size, first.array, missing_pixels(first.array))
+    return NetworkInputs(tensors, first.size, first, missing_pixels(first.array))
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing | None = None) -> Size:

@@ -186,36 +186,29 @@ class Predictor:
     ) -> tuple[Prediction, Size]:
         """The prediction of an image or volume, in memory, and its size."""
         volume = as_volume(image)
+        spacing = missing = None
+        strips: Iterable[Tensor]
+        size: Size
         if volume is None:
             if page and isinstance(image, str | Path | bytes):
                 image = PageFile(image, page)
             inputs = self.inputs(image, name)
-            logits = self.logits_of_batch([inputs])
-            decoded = self.decode(logits, inputs.size, None, name, wanted=wanted, missing=inputs.missing)
-            return decoded, inputs.size
-        header = read_volume_header(volume, name)
-        strips = self.strips(volume, name)
-        return self.decode(strips, header.size, header.spacing, name, wanted=wanted), header.size
-
-    @torch.inference_mode()
-    def decode(
-        self,
-        strips: Iterable[Tensor],
-        size: Size,
-        spacing: Spacing | None,
-        name: str,
-        *,
-        wanted: Collection[str] = (),
-        missing: np.ndarray | None = None,
-        folder: Path | None = None,
-    ) -> Prediction:
-        """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
-        logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
-        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing, folder=folder)
+            size, missing = inputs.size, inputs.missing
+            strips = self.logits_of_batch([inputs])
+        else:
+            header = read_volume_header(volume, name)
+            size, spacing = header.size, header.spacing
+            strips = self.strips(volume, name)
+        logits_size = self.logits_size(size, spacing)
+        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing), size
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(config, size, spacing) for config in self.configs]
+
+    def logits_size(self, size: Size, spacing: Spacing | None = None) -> Size:
+        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
+        return size if self.task.at_image_size else self.input_sizes(size, spacing)[0]
 
     def tilings(self, size: Size, spacing: Spacing | None = None) -> list[Tiling | None]:
         """The tiling of an image or volume of `size` for each network. Raises SettingsError if an overlap is too large.
@@ -245,8 +238,7 @@ class Predictor:
 
         For tiles this includes their sums, and copies of the rows that tiles share.
         """
-        network_sizes = self.input_sizes(size)
-        pixels = max(map(math.prod, [self._logits_size(size, network_sizes[0]), *network_sizes]))
+        pixels = max(map(math.prod, [self.logits_size(size), *self.input_sizes(size)]))
         copies = 4 if any(self.tilings(size)) else 1
         return 4 * self.config.num_classes * pixels * copies > WINDOW_MEMORY
 
@@ -279,7 +271,7 @@ class Predictor:
                 views.append([mirror_back(self.task, logits) for logits in mirrored])
         logits = []
         for inputs, views_of_image in zip(batch, zip(*views, strict=True), strict=True):
-            size = self._logits_size(inputs.size, views_of_image[0].shape[2:])
+            size = self.logits_size(inputs.size)
             logits.append(average(self.task, [resize_logits(view, size) for view in views_of_image])[0])
         return logits
 
@@ -293,10 +285,6 @@ class Predictor:
             strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))
             logits.append(torch.cat(list(strips), dim=1)[None])
         return logits
-
-    def _logits_size(self, size: Size, network_size: Size) -> Size:
-        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
-        return size if self.task.at_image_size else network_size
 
     @torch.inference_mode()
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
@@ -314,7 +302,7 @@ class Predictor:
                 mirrored = self._network_strips(network, network_input, tiling, is_mirrored=True)
                 ways.append(mirror_back(self.task, logits[None])[0] for logits in mirrored)
             for strips in ways:
-                streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
+                streams.append(resize_strips(strips, network_input.size, self.logits_size(size, spacing)))
         for logits in zip(*streams, strict=True):
             yield average(self.task, [strip[None] for strip in logits])[0]
 

@@ -32,7 +32,7 @@ from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, co
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Files, Record, Records
-from inference.inputs import input_stem, mask_folder_test, page_stem, pictures_below, stem_of
+from inference.inputs import mask_folder_test, pictures_below, stem_of
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -47,8 +47,7 @@ FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 Entry = TypeVar("Entry")
-# (jobs of all pages of an input, number of one of them) -> its true mask, if there is one
-Find = Callable[[Sequence[Job], int], MaskFile | None]
+Find = Callable[[Job], MaskFile | None]  # the true mask of a job, if there is one
 
 
 @dataclass(frozen=True)
@@ -68,30 +67,29 @@ class TruthFolder:
     mask_suffix: str | None = None
     label_column: str | None = None
 
-    def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
-        """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
-        finders = self._finders(inputs)
-        jobs: list[Job] = []
+    def with_truths(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs, each with its true mask. Raises DataError if some have none."""
+        finders = self._finders(jobs)
+        scored: list[Job] = []
         missing: list[Path] = []
-        for pages in inputs:
-            for number, job in enumerate(pages):
-                masks = (find(pages, number) for find in finders)
-                mask = next((mask for mask in masks if mask is not None), None)
-                if mask is None:
-                    missing.append(page_stem(job))
-                else:
-                    jobs.append(replace(job, truth=self._as_read(mask, job)))
+        for job in jobs:
+            masks = (find(job) for find in finders)
+            mask = next((mask for mask in masks if mask is not None), None)
+            if mask is None:
+                missing.append(job.page_stem)
+            else:
+                scored.append(replace(job, truth=self._as_read(mask, job)))
         if missing:
             raise DataError(
                 f"--truth {self.folder}: has no mask for {counted(len(missing), 'input')}, the first is {missing[0]};"
                 " if the masks have a suffix, give --mask-suffix"
             )
-        return jobs
+        return scored
 
-    def _finders(self, inputs: Sequence[Sequence[Job]]) -> list[Find]:
-        """The functions that find the true masks of these inputs, in the order in which they are asked."""
+    def _finders(self, jobs: Sequence[Job]) -> list[Find]:
+        """The functions that find the true masks of these jobs, in the order in which they are asked."""
         finders: list[Find] = []
-        if any(job.writes_segments for pages in inputs for job in pages):
+        if any(job.writes_segments for job in jobs):
             finders.append(partial(_labels_of_series, labels_by_series(self.folder)))
         splits = self._data_set()
         if splits:
@@ -104,10 +102,9 @@ class TruthFolder:
             )
         stems: list[Path] = []
         own_files: set[Path] = set()  # of images, which are no masks
-        for pages in inputs:
-            stems += [input_stem(pages), *map(page_stem, pages)]
-            for job in pages:
-                own_files.update(Path(name).resolve() for name in job.files)
+        for job in jobs:
+            stems += [job.stem, job.page_stem]
+            own_files.update(Path(name).resolve() for name in job.files)
         pictures = pictures_below(self.folder)
         in_mask_folder = mask_folder_test([picture.path for picture in pictures])
         pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
@@ -239,23 +236,23 @@ class TrueMasks:
         name = _plain(stem)
         return self._by_image.get(name) or self._by_image.get(name.removesuffix(FIRST_CHANNEL))
 
-    def find(self, pages: Sequence[Job], number: int) -> PageFile | None:
-        """The true mask of a page of an input; None if there is none."""
-        mask = self.file(page_stem(pages[number]))
+    def find(self, job: Job) -> PageFile | None:
+        """The true mask of a job; None if there is none."""
+        mask = self.file(job.page_stem)
         if mask is not None:
             return PageFile(mask)
-        stack = self.file(input_stem(pages))
+        stack = self.file(job.stem)
         if stack is None or not is_tiff(stack):
             return None
         page_numbers = [index for index, _ in tiff_pages(stack)]
-        if len(page_numbers) != len(pages):
-            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages)}")
-        return PageFile(stack, page_numbers[number])
+        if len(page_numbers) != job.pages:
+            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {job.pages}")
+        return PageFile(stack, page_numbers[job.number - 1])
 
 
-def _labels_of_series(labels: Mapping[str, Files], pages: Sequence[Job], number: int) -> VolumeFile | None:
-    """The labels of DICOM that refer to the series of an input; None if there are none."""
-    volume = pages[number].volume
+def _labels_of_series(labels: Mapping[str, Files], job: Job) -> VolumeFile | None:
+    """The labels of DICOM that refer to the series of a job; None if there are none."""
+    volume = job.volume
     if volume is None or not volume.is_series:
         return None
     files = labels.get(series_uid(volume.paths[0]))
@@ -282,12 +279,11 @@ class DataSetTruths:
                     self._by_page[Path(file).resolve(), page] = records, index
         self._by_stem = _by_only_name(by_stem)
 
-    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
-        """The truth of a page of an input; None if there is none."""
-        job = pages[number]
+    def find(self, job: Job) -> MaskFile | None:
+        """The truth of a job; None if there is none."""
         file = Path(job.files[0]).resolve()
         entry = self._by_page.get((file, job.page)) or self._by_page.get((file, None))
-        entry = entry or self._by_stem.get(_composed(page_stem(job)))
+        entry = entry or self._by_stem.get(_composed(job.page_stem))
         if entry is None:
             return None
         records, index = entry
@@ -330,14 +326,14 @@ class ClassTruths:
         self.class_masks = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
         self.joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
 
-    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
-        """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
+    def find(self, job: Job) -> MaskFile | None:
+        """The true masks of all classes for a job, found as in `TrueMasks.find`; a class without a mask is unknown."""
         if self.joined_masks is not None:
-            file = self.joined_masks.file(page_stem(pages[number]))
+            file = self.joined_masks.file(job.page_stem)
             return None if file is None else _masks_in_file(file, self.bits, self.ignored)
         files = []
         for class_masks in self.class_masks:
-            mask = class_masks.find(pages, number)
+            mask = class_masks.find(job)
             files.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
         paths = [str(file.path) for file in files]
         if not any(paths):

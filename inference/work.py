@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from inference.inputs import find_inputs, named_job
@@ -83,14 +82,12 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     """A job for each input, with its truth if the call names the truth."""
     output_format = requested.output_format
     output = args.file or args.output
-    inputs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
-    if args.truth is None:
-        jobs = list(chain.from_iterable(inputs))
-    elif isinstance(output_format, PointFormat):
-        jobs = with_true_points(args.truth, output_format.true_points(args.truth), inputs)
-    else:
+    jobs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
+    if args.truth is not None and isinstance(output_format, PointFormat):
+        jobs = with_true_points(args.truth, output_format.true_points(args.truth), jobs)
+    elif args.truth is not None:
         truths = TruthFolder(args.truth, config, output_format, args.mask_suffix, args.label_column)
-        jobs = truths.with_truths(inputs)
+        jobs = truths.with_truths(jobs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
     check_written(args, jobs, requested)

@@ -136,7 +136,7 @@ def test_a_mask_takes_the_place_of_an_earlier_one_of_the_other_format_and_is_no_
 
 @pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
 def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 2), output=tmp_path / "out", place=PLACE)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 2), root=tmp_path, stem=Path("out"), place=PLACE)
     numbers = np.array([[0, 1], [2, objects]])
     write_mask(job, numbers, objects, np.array([[True, False], [False, False]]))
     written = tifffile.imread(tmp_path / "out.tif")
@@ -154,7 +154,7 @@ TWO = Prediction(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number
 
 
 def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
-    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    job = replace(image_job(tmp_path), root=tmp_path, stem=Path("a"))
     FORMAT.write_table(PredictedImage(job, (3, 4), TWO))
     lines = job.file(TABLE).read_text().splitlines()
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
@@ -286,9 +286,8 @@ def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
 
 
 def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
-    jobs = [
-        replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path.parent) for name in ("a", "failed")
-    ]
+    stems = [Path(tmp_path.name, name) for name in ("a", "failed")]
+    jobs = [replace(image_job(tmp_path, stem.name), root=tmp_path.parent, stem=stem) for stem in stems]
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))

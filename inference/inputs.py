@@ -277,9 +277,7 @@ def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:
 
 def stem_of(file: Path) -> Path:
     """A path without its extension; CASE.nii.gz becomes CASE."""
-    if is_volume(file):
-        return file.with_name(volume_stem(file.name))
-    return file.with_suffix("")
+    return file.with_name(volume_stem(file.name))
 
 
 def _grouped_files(files: Sequence[StemmedFile], config: UNetConfig) -> dict[StemmedFile, list[Path]]:

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from data_utils.image_io.formats import ImageSource, PageFile, VolumeFile
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.image_io.windowed import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.models import check_ensemble, load_network
 from inference.network_inputs import (
     NetworkInput,
     NetworkInputs,
-    as_volume,
     input_size,
     open_input,
     read_inputs,
@@ -185,20 +184,21 @@ class Predictor:
         self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()
     ) -> tuple[Prediction, Size]:
         """The prediction of an image or volume, in memory, and its size."""
-        volume = as_volume(image)
         spacing = missing = None
         strips: Iterable[Tensor]
         size: Size
-        if volume is None:
+        if isinstance(image, str | Path) and is_volume(image):
+            image = VolumeFile((str(image),))
+        if not isinstance(image, VolumeFile):
             if page and isinstance(image, str | Path | bytes):
                 image = PageFile(image, page)
             inputs = self.inputs(image, name)
             size, missing = inputs.size, inputs.missing
             strips = self.logits_of_batch([inputs])
         else:
-            header = read_volume_header(volume, name)
+            header = read_volume_header(image, name)
             size, spacing = header.size, header.spacing
-            strips = self.strips(volume, name)
+            strips = self.strips(image, name)
         logits_size = self.logits_size(size, spacing)
         return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing), size
 

@@ -22,18 +22,16 @@ class RequestedOutputs:
 
     Args:
         extensions: the extensions of the files to write; the first file, a mask or points, is finished last.
-        overwrite: whether to write existing files again.
         boundary: whether boundaries are scored too.
     """
 
     output_format: PredictionFormat
     extensions: tuple[str, ...]
-    overwrite: bool = False
     boundary: bool = False
 
     def is_finished(self, job: Job, since: float = 0.0) -> bool:
         """Whether there is nothing to write: all outputs exist, and are newer than the input and not from before."""
-        if self.overwrite or job.size is None:
+        if job.size is None:
             return False
         oldest = max(since, *(Path(path).stat().st_mtime for path in job.files))
         for extension in self.extensions:
@@ -100,4 +98,4 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         extensions += [f"{extension.removesuffix(MASK)}{NIFTI}" for extension in output_format.extensions]
     if "rtstruct" in args.also:
         extensions.append(STRUCTURES)
-    return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
+    return RequestedOutputs(output_format, tuple(extensions), args.boundary)

@@ -113,17 +113,11 @@ class TruthFolder:
             raise DataError(f"--truth {self.folder}: holds no masks; of annotations give the folder of their data set")
         if self.output_format.class_folders:
             folders = self.output_format.class_folders
-            finders.append(ClassTruths(files, self.mask_suffix, stems, folders, self._ignored).find)
+            ignored = ignored_values(self.config.preprocess)
+            finders.append(ClassTruths(files, self.mask_suffix, stems, folders, ignored).find)
         else:
             finders.append(TrueMasks(files, self.mask_suffix, stems).find)
         return finders
-
-    @property
-    def _ignored(self) -> tuple[MaskValue, ...]:
-        """The values of unknown pixels in masks of one class."""
-        if not self.output_format.class_folders:
-            return ()
-        return ignored_values(self.config.preprocess)
 
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
@@ -133,10 +127,11 @@ class TruthFolder:
         if not self.folder.is_dir():
             raise DataError(f"--truth {self.folder}: is not a folder; give that of the masks, or of the data set")
         output_format = self.output_format
+        ignored = ignored_values(self.config.preprocess) if output_format.class_folders else ()
         config = DataConfig(
             task=OVERLAPPING if output_format.class_folders else Classes.name,
             mask_suffix=self.mask_suffix,
-            ignore_index=",".join(map(value_text, self._ignored)) or None,
+            ignore_index=",".join(map(value_text, ignored)) or None,
             allow_unpaired=True,
             bands=self.config.preprocess.bands or None,
             label_column=self.label_column,
@@ -226,10 +221,8 @@ class TrueMasks:
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path]) -> None:
-        self._by_image: dict[str, Path | None] = {}
-        if files:
-            plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
-            self._by_image, _ = match_masks(plain_files, set(map(_plain, stems)), suffix)
+        plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
+        self._by_image, _ = match_masks(plain_files, set(map(_plain, stems)), suffix)
 
     def file(self, stem: Path) -> Path | None:
         """The mask of an input of this stem; None if there is none. CASE_0000 of nnU-Net has the mask CASE."""

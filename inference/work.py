@@ -64,7 +64,8 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     for folder in folders:
         remove_leftovers(folder)  # of a call that was killed
     since = recorded_since(args.output)
-    finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job, since)}
+    may_be_finished = args.file is None and not args.overwrite
+    finished_jobs = {job for job in jobs if may_be_finished and requested.is_finished(job, since)}
     unfinished = [job for job in jobs if job not in finished_jobs]
     check_unfinished(args, unfinished, requested)
     predicted = jobs if args.truth else unfinished

@@ -84,6 +84,7 @@ class Predictor:
 
     Args:
         model: the network, or a source that `load_network` takes: "runs/x/model", "model.onnx".
+        device, scale: of models that are loaded by name; `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image that fits is computed whole.
         tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
@@ -94,8 +95,10 @@ class Predictor:
     def __init__(
         self,
         model: UNet | str | Path,
+        device: str | torch.device = "cpu",
         *,
         ensemble: Sequence[UNet | str | Path] = (),
+        scale: float | None = None,
         tile_size: int | None = None,
         overlap: int | None = None,
         tta: bool | None = None,
@@ -103,7 +106,7 @@ class Predictor:
         networks: list[nn.Module] = []
         for network in [model, *ensemble]:
             if isinstance(network, str | Path):
-                network = load_network(network)
+                network = load_network(network, device, scale)
             networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.configs: list[UNetConfig] = [network.config for network in networks]
@@ -117,23 +120,12 @@ class Predictor:
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model: str | Path,
-        device: str | torch.device = "cpu",
-        *,
-        ensemble: Sequence[str | Path] = (),
-        scale: float | None = None,
-        tile_size: int | None = None,
-        overlap: int | None = None,
-        tta: bool | None = None,
-    ) -> "Predictor":
+    def from_pretrained(cls, model: str | Path, device: str | torch.device = "cpu", **options: Any) -> "Predictor":
         """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, and prepare them for fast prediction.
 
-        `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
+        `options` are those of `Predictor`.
         """
-        networks = [load_network(name, device, scale) for name in [model, *ensemble]]
-        return cls(networks[0], ensemble=networks[1:], tile_size=tile_size, overlap=overlap, tta=tta)
+        return cls(model, device, **options)
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> PredictedMask:

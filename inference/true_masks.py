@@ -93,7 +93,7 @@ class TruthFolder:
             finders.append(partial(_labels_of_series, labels_by_series(self.folder)))
         splits = self._data_set()
         if splits:
-            finders.append(DataSetTruths(splits, self._truth_of_record).find)
+            finders.append(truths_of_data_set(splits, self._truth_of_record))
         if any(map(_is_annotated, splits)):
             return finders  # all other pictures are images
         if len(self.output_format.object_classes) > 1:
@@ -114,7 +114,7 @@ class TruthFolder:
         if self.output_format.class_folders:
             folders = self.output_format.class_folders
             ignored = ignored_values(self.config.preprocess)
-            finders.append(ClassTruths(files, self.mask_suffix, stems, folders, ignored).find)
+            finders.append(truths_of_classes(files, self.mask_suffix, stems, folders, ignored))
         else:
             finders.append(TrueMasks(files, self.mask_suffix, stems).find)
         return finders
@@ -252,35 +252,32 @@ def _labels_of_series(labels: Mapping[str, Files], job: Job) -> VolumeFile | Non
     return None if files is None else VolumeFile(files)
 
 
-class DataSetTruths:
-    """The truth of the images of a data set: of the input's own file, or of the image at the same path below a folder.
+def truths_of_data_set(splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile | None]) -> Find:
+    """Finds the truth of a job in a data set: of its own file, or of the image at the same path below a folder.
 
     Args:
         as_truth: makes the truth of a record of these records, if it can.
     """
+    stems: list[tuple[str, tuple[Records, int]]] = []
+    by_page: dict[tuple[Path, int | None], tuple[Records, int]] = {}
+    for records in splits:
+        for index in range(len(records)):
+            stems.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
+            image = records[index]["image"]
+            page = image.page if isinstance(image, PageFile) else None
+            for file in source_files(image):
+                by_page[Path(file).resolve(), page] = records, index
+    by_stem = _by_only_name(stems)
 
-    def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile | None]) -> None:
-        self.as_truth = as_truth
-        by_stem: list[tuple[str, tuple[Records, int]]] = []
-        self._by_page: dict[tuple[Path, int | None], tuple[Records, int]] = {}
-        for records in splits:
-            for index in range(len(records)):
-                by_stem.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
-                image = records[index]["image"]
-                page = image.page if isinstance(image, PageFile) else None
-                for file in source_files(image):
-                    self._by_page[Path(file).resolve(), page] = records, index
-        self._by_stem = _by_only_name(by_stem)
-
-    def find(self, job: Job) -> MaskFile | None:
-        """The truth of a job; None if there is none."""
+    def find(job: Job) -> MaskFile | None:
         file = Path(job.files[0]).resolve()
-        entry = self._by_page.get((file, job.page)) or self._by_page.get((file, None))
-        entry = entry or self._by_stem.get(_composed(job.page_stem))
+        entry = by_page.get((file, job.page)) or by_page.get((file, None)) or by_stem.get(_composed(job.page_stem))
         if entry is None:
             return None
         records, index = entry
-        return self.as_truth(records, records[index])
+        return as_truth(records, records[index])
+
+    return find
 
 
 def _is_annotated(records: Records) -> bool:
@@ -291,49 +288,48 @@ def _is_annotated(records: Records) -> bool:
     return isinstance(target, RenderedMask) and not isinstance(target, ClassMasks)
 
 
-class ClassTruths:
-    """True masks of classes that may overlap: a folder for each, or files with a page or channel for each.
+def truths_of_classes(
+    files: Mapping[Path, Path],
+    suffix: str | None,
+    stems: Sequence[Path],
+    class_folders: Sequence[str],
+    ignored: tuple[MaskValue, ...],
+) -> Find:
+    """Finds the true masks of classes that may overlap: in a folder for each, or in files with a page or channel each.
+
+    They are found as in `TrueMasks.find`; a class without a mask is unknown.
 
     Args:
         class_folders: the folder of each class.
         ignored: mask values of unknown pixels.
     """
+    bits = tuple(range(len(class_folders)))
+    files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
+    for stem, file in files.items():
+        while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
+            stem = stem.relative_to(stem.parts[0])
+        folder, *others = stem.parts
+        if others and folder in files_by_folder:
+            files_by_folder[folder][Path(*others)] = file
+    masks_of_classes = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
+    joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
 
-    def __init__(
-        self,
-        files: Mapping[Path, Path],
-        suffix: str | None,
-        stems: Sequence[Path],
-        class_folders: Sequence[str],
-        ignored: tuple[MaskValue, ...],
-    ) -> None:
-        self.ignored = ignored
-        self.bits = tuple(range(len(class_folders)))
-        files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
-        for stem, file in files.items():
-            while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
-                stem = stem.relative_to(stem.parts[0])
-            folder, *others = stem.parts
-            if others and folder in files_by_folder:
-                files_by_folder[folder][Path(*others)] = file
-        self.class_masks = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
-        self.joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
-
-    def find(self, job: Job) -> MaskFile | None:
-        """The true masks of all classes for a job, found as in `TrueMasks.find`; a class without a mask is unknown."""
-        if self.joined_masks is not None:
-            file = self.joined_masks.file(job.page_stem)
-            return None if file is None else _masks_in_file(file, self.bits, self.ignored)
-        files = []
-        for class_masks in self.class_masks:
+    def find(job: Job) -> MaskFile | None:
+        if joined_masks is not None:
+            file = joined_masks.file(job.page_stem)
+            return None if file is None else _masks_in_file(file, bits, ignored)
+        pages = []
+        for class_masks in masks_of_classes:
             mask = class_masks.find(job)
-            files.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
-        paths = [str(file.path) for file in files]
+            pages.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
+        paths = [str(page.path) for page in pages]
         if not any(paths):
             return None
         if any(map(is_volume, paths)):
-            return layered_label(paths, self.bits, self.ignored)
-        return ClassMasks(tuple(files), self.bits, self.ignored)
+            return layered_label(paths, bits, ignored)
+        return ClassMasks(tuple(pages), bits, ignored)
+
+    return find
 
 
 def _masks_in_file(path: Path, bits: tuple[int, ...], ignored: tuple[MaskValue, ...]) -> MaskFile:

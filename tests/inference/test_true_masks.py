@@ -20,7 +20,7 @@ from support.written_files import PLACE
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
+from inference.true_masks import TrueMasks, TruthFolder, truths_of_data_set
 from runtime.errors import DataError
 from tasks.job import Job, MaskFile
 from tasks.prediction_format import MaskFormat
@@ -45,9 +45,9 @@ def pages_of(name: str, pages: int = 1, image: Path | None = None) -> list[Job]:
     return [job] if pages == 1 else [replace(job, number=number) for number in range(1, pages + 1)]
 
 
-def find(masks, name: str, number: int = 0, pages: int = 1, image: Path | None = None) -> MaskFile | None:
+def find(masks: TrueMasks, name: str, number: int = 0, pages: int = 1) -> MaskFile | None:
     """The true mask of page `number` of an image."""
-    return masks.find(pages_of(name, pages, image)[number])
+    return masks.find(pages_of(name, pages)[number])
 
 
 def truth_in(folder: TruthFolder, name: str, number: int = 0, pages: int = 1) -> MaskFile | None:
@@ -184,8 +184,9 @@ SPLITS = [
     ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name", "accents"],
 )
 def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
-    truths = DataSetTruths(SPLITS, lambda records, record: PageFile(record["image"]))
-    assert find(truths, name, image=Path(image)) == (file and PageFile(file))
+    truth_of = truths_of_data_set(SPLITS, lambda records, record: PageFile(record["image"]))
+    (job,) = pages_of(name, image=Path(image))
+    assert truth_of(job) == (file and PageFile(file))
 
 
 def has_truth(folder: TruthFolder, pages: list[Job]) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from inference.inputs import find_inputs, named_job
 from inference.output_folder import (
-    check_unfinished,
     check_written,
     make_folder,
     provenance_of,
@@ -67,7 +66,7 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     may_be_finished = args.file is None and not args.overwrite
     finished_jobs = {job for job in jobs if may_be_finished and requested.is_finished(job, since)}
     unfinished = [job for job in jobs if job not in finished_jobs]
-    check_unfinished(args, unfinished, requested)
+    check_written(args, jobs, finished_jobs, requested)
     predicted = jobs if args.truth else unfinished
     _say_tilings(predicted, predictor)
     make_folder(args.output)
@@ -91,7 +90,6 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
         jobs = truths.with_truths(jobs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
-    check_written(args, jobs, requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     others = [job.name for job in jobs if not job.writes_segments]

@@ -20,7 +20,6 @@ from support.prediction import image_job
 from support.written_files import PLACE, SIZE, TILTED, tilted_volume_job
 
 from data_utils.image_io.formats import PageFile
-from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import MASK, Job
 from tasks.objects import write as objects_module
@@ -250,18 +249,20 @@ def test_run_lengths_of_an_object_are_decoded_by_pycocotools(share, top, left):
 
 
 @pytest.fixture
-def images(tmp_path) -> list[tuple[str, Path, Path]]:
-    """Name, label image and table of three images: of two objects, of one, and of none."""
+def images(tmp_path) -> list[Job]:
+    """The jobs of three images whose mask and table are written: of two objects, of one, and of none."""
     rows_of = {
         "a": [(1, "cell", (0, 0, 2, 2)), (3, "dirt", (0, 3, 2, 4))],
         "b": [(2, "dirt", (2, 1, 3, 4))],
         "c": [],
     }
-    listed = []
-    for name, rows in rows_of.items():
-        table = write_object_table(tmp_path / f"{name}.csv", *rows)
-        listed.append((f"sub/{name}.tif", write_labels(tmp_path / f"{name}.png"), table))
-    return listed
+    jobs = [
+        replace(image_job(tmp_path, name), root=tmp_path.parent, stem=Path(tmp_path.name, name)) for name in rows_of
+    ]
+    for job, rows in zip(jobs, rows_of.values(), strict=True):
+        write_object_table(job.file(TABLE), *rows)
+        write_labels(job.file(MASK))
+    return jobs
 
 
 def read_coco(folder: Path) -> dict:
@@ -269,13 +270,13 @@ def read_coco(folder: Path) -> dict:
 
 
 def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
-    write_coco(tmp_path, images, ("dirt", "cell"))
+    write_coco(tmp_path, images, object_format("dirt", "cell"))
     content = read_coco(tmp_path)
     assert content["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
     assert content["images"] == [
-        {"id": 1, "file_name": "sub/a.tif", "height": 3, "width": 4},
-        {"id": 2, "file_name": "sub/b.tif", "height": 3, "width": 4},
-        {"id": 3, "file_name": "sub/c.tif", "height": 3, "width": 4},
+        {"id": 1, "file_name": f"{tmp_path.name}/a.tif", "height": 3, "width": 4},
+        {"id": 2, "file_name": f"{tmp_path.name}/b.tif", "height": 3, "width": 4},
+        {"id": 3, "file_name": f"{tmp_path.name}/c.tif", "height": 3, "width": 4},
     ]
     annotations = content["annotations"]
     listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in annotations]
@@ -291,13 +292,13 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
-    RequestedOutputs(object_format("cell", "dirt"), (MASK,)).write_coco(tmp_path, jobs)
+    write_coco(tmp_path, jobs, object_format("cell", "dirt"))
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 
 
 @pytest.mark.parametrize("row", [(1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))], ids=["class", "place"])
 def test_a_coco_file_is_not_written_of_a_table_that_is_not_of_the_mask(tmp_path, images, row):
-    write_object_table(tmp_path / "c.csv", row)
-    with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
-        write_coco(tmp_path, images, ("cell", "dirt"))
+    write_object_table(images[2].file(TABLE), row)
+    with pytest.raises(DataError, match=r"c\.objects\.csv: object 1 is not one of the mask"):
+        write_coco(tmp_path, images, object_format("cell", "dirt"))

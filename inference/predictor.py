@@ -103,13 +103,12 @@ class Predictor:
         overlap: int | None = None,
         tta: bool | None = None,
     ) -> None:
-        networks: list[nn.Module] = []
+        self.networks: list[nn.Module] = []
         for network in [model, *ensemble]:
             if isinstance(network, str | Path):
                 network = load_network(network, device, scale)
-            networks.append(network)
-        self.networks = [network.eval() for network in networks]
-        self.configs: list[UNetConfig] = [network.config for network in networks]
+            self.networks.append(network.eval())
+        self.configs: list[UNetConfig] = [network.config for network in self.networks]
         self.config = self.configs[0]
         self.tile_size = tile_size
         self.overlap = overlap
@@ -127,7 +126,6 @@ class Predictor:
         """
         return cls(model, device, **options)
 
-    @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> PredictedMask:
         """Segment an image. Raises ImageError, which says `name`, if it cannot be read.
 
@@ -147,7 +145,6 @@ class Predictor:
             (probabilities,) = self.task.probabilities(logits[None]).cpu()
             yield from probabilities.numpy().swapaxes(0, 1)
 
-    @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
@@ -161,12 +158,10 @@ class Predictor:
             landmarks.append(Landmark(point, position, float(points.presence[index]), float(points.confidence[index])))
         return landmarks
 
-    @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
         return self.task.mask(self.labels(image, name, page))
 
-    @torch.inference_mode()
     def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction in the form that scores and overlays take, (H, W) or (D, H, W)."""
         prediction, _ = self._predict(image, name, page)

@@ -46,6 +46,8 @@ def main() -> None:
     tables = [recipe_table(recipes), settings_table(recipes)]
     sentences, remarks = compare_recipes(recipes)
     lines += remarks
+    if len(recipes) == 1:
+        lines.append("all runs are of one recipe, by seed and fold: their spread is what another one has to exceed")
 
     # 3. Report: on the terminal, and as a page
     for line in lines:
@@ -53,8 +55,6 @@ def main() -> None:
     say("\n\n".join(as_text(table) for table in tables if table.rows))
     for sentence in sentences:
         say(sentence)
-    if len(recipes) == 1:
-        say("all runs are of one recipe: they differ by seed and fold alone")
     try:
         write_page(args.output, recipes, tables, sentences, lines)
     except OSError as error:

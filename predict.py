@@ -42,6 +42,7 @@ from runtime.launch import (
 from runtime.script import run_script
 from tasks.job import Job
 from tasks.objects.loss import choose_objects
+from tasks.objects.write import write_coco
 from tasks.scoring.masks import ScoreError
 
 
@@ -73,7 +74,7 @@ def write_files_of_all(
         if args.file is None:
             requested.output_format.write_joined(args.output, jobs)
         if args.coco:
-            requested.write_coco(args.output, jobs)
+            write_coco(args.output, jobs, requested.output_format)
     except (OSError, DataError) as error:
         return [f"{args.output}: metrics.json or a file of all images cannot be written ({error})"]
     return []

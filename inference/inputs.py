@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -56,8 +57,8 @@ def find_inputs(
     *,
     truth: Path | None = None,
     mask_suffix: str | None = None,
-) -> list[list[Job]]:
-    """The jobs of each input that `files_of_patterns` finds: one, or one for each page of a TIFF of many pages.
+) -> list[Job]:
+    """The jobs of the inputs that `files_of_patterns` finds: one each, or one for each page of a TIFF of many pages.
 
     Their outputs are <relative stem><extension>, or <relative stem>_<page>. The model's config and the format of its
     predictions say how it reads them.
@@ -67,18 +68,7 @@ def find_inputs(
     files_by_input = _grouped_files(files, config)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, config=config, output_format=output_format)
-        return list(pool.map(read_input, files_by_input, files_by_input.values()))
-
-
-def page_stem(job: Job) -> Path:
-    """The path of a job's outputs without extension, relative to the folder of all outputs."""
-    return job.output.relative_to(job.root or job.output.parent)
-
-
-def input_stem(pages: Sequence[Job]) -> Path:
-    """The stem of an input, given the jobs of all its pages, which are numbered if there are several."""
-    stem = page_stem(pages[0])
-    return stem if len(pages) == 1 else stem.with_name(stem.name.rpartition("_")[0])
+        return list(chain.from_iterable(pool.map(read_input, files_by_input, files_by_input.values())))
 
 
 def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Job:
@@ -93,10 +83,10 @@ def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Jo
     if ending == MASK:  # a picture is asked for
         job = replace(job, place=None)
     extension = MASK if job.volume is not None else mask_extension
-    expected = job.file(extension).name[len(job.output.name) :].lower().replace(".tiff", ".tif")
+    expected = job.file(extension).name[len(job.stem.name) :].lower().replace(".tiff", ".tif")
     if ending != expected:
         raise DataError(f"--output {file}: the mask of {job.name} is a {expected} file; give one, or a folder")
-    return replace(job, output=stem_of(file), root=file.parent, named=file)
+    return replace(job, root=file.parent, stem=Path(stem_of(file).name), named=file)
 
 
 def files_of_patterns(
@@ -287,9 +277,7 @@ def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:
 
 def stem_of(file: Path) -> Path:
     """A path without its extension; CASE.nii.gz becomes CASE."""
-    if is_volume(file):
-        return file.with_name(volume_stem(file.name))
-    return file.with_suffix("")
+    return file.with_name(volume_stem(file.name))
 
 
 def _grouped_files(files: Sequence[StemmedFile], config: UNetConfig) -> dict[StemmedFile, list[Path]]:
@@ -363,7 +351,7 @@ def _read_input(
     file: StemmedFile, files: Sequence[Path], output: Path, config: UNetConfig, output_format: PredictionFormat
 ) -> list[Job]:
     """The jobs of an input, one for each of its pages."""
-    job = Job(source=_source(file, files, config), size=None, output=output / file.stem, root=output)
+    job = Job(source=_source(file, files, config), size=None, root=output, stem=file.stem)
     if isinstance(job.source, VolumeFile):
         with suppress(DataError):  # of a header that cannot be read, which the job reports
             header = read_volume_header(job.source, job.name)
@@ -376,7 +364,7 @@ def _read_input(
     for number, (page, size) in enumerate(pages, start=1):
         page_job = replace(job, source=channels.get(page) or job.source._replace(page=page), size=size)
         if len(pages) > 1:
-            page_job = replace(page_job, number=number, output=job.output.with_name(f"{job.output.name}_{number:04}"))
+            page_job = replace(page_job, number=number, pages=len(pages))
         grid = read_grid(str(files[0]), page) if output_format.writes_rasters else None
         if grid is not None:
             page_job = replace(page_job, place=grid.place)

@@ -1,7 +1,6 @@
 """The inputs of networks, read from an image or a volume a few rows or slices at a time."""
 
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume, read_volume_header
+from data_utils.image_io.volumes import VOLUME_SUFFIXES, read_volume, read_volume_header
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput, check_header
@@ -29,21 +28,14 @@ class NetworkInputs(NamedTuple):
     Args:
         tensors: (C, h, w) for each network.
         size: (H, W) of the image itself.
-        pixels: (h, w, C), decoded for the first network; None where nobody needs them any more.
+        picture: the image, decoded for the first network; None where nobody needs it any more.
         missing: (H, W) bool, true where the image holds no data; None if it has data everywhere.
     """
 
     tensors: list[Tensor]
     size: tuple[int, int]
-    pixels: np.ndarray | None = None
+    picture: WindowedArray | None = None
     missing: np.ndarray | None = None
-
-
-def as_volume(source: ImageSource) -> VolumeFile | None:
-    """The volume of a source, which may be the path of its file; None for an image."""
-    if isinstance(source, str | Path) and is_volume(source):
-        return VolumeFile((str(source),))
-    return source if isinstance(source, VolumeFile) else None
 
 
 def check_takes_images(config: UNetConfig, name: str) -> None:
@@ -66,7 +58,7 @@ def read_inputs(image: ImageSource, configs: Sequence[UNetConfig], name: str) ->
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
-    return NetworkInputs(tensors, first.size, first.array, missing_pixels(first.array))
+    return NetworkInputs(tensors, first.size, first, missing_pixels(first.array))
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing | None = None) -> Size:

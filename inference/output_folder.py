@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -115,34 +115,33 @@ def _checksum(model: Path) -> str | None:
     return f"{checksum:08x}"
 
 
-def check_written(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> None:
-    """Raises DataError if a file that will be written is no file, is written twice, or is one that is read."""
+def check_written(
+    args: PredictSettings, jobs: Sequence[Job], finished_jobs: Collection[Job], requested: RequestedOutputs
+) -> None:
+    """Raises DataError if a file that will be written is no file, is written twice, or is one that is read.
+
+    So it does for one that is there and that no call of predict.py has recorded, unless it may be overwritten.
+    """
     place = args.file or args.output
     if args.file is None and args.truth and _id(args.truth) == _id(args.output):
         raise DataError(f"--output {place}: --truth {args.truth} would be overwritten; choose another folder")
     read = _read_files(args, jobs)
-    for path in _written_files(args, jobs, requested):
+    may_replace = args.overwrite or (args.file is None and is_recorded(args.output))
+    for path, job in _written_files(args, jobs, requested).items():
         if not path.exists():
             continue
         if not path.is_file():
             raise DataError(f"--output {place}: {path} is there, and is no file; remove it, or choose another")
         if _id(path) in read:
             raise DataError(f"--output {place}: {path} is read by this call, not to be overwritten; choose another")
+        if job is not None and job not in finished_jobs and not may_replace:
+            raise DataError(f"--output {place}: {path} is there already; --overwrite replaces it")
 
 
-def check_unfinished(args: PredictSettings, unfinished: Iterable[Job], requested: RequestedOutputs) -> None:
-    """Raises DataError if a file that no call of predict.py has recorded would be overwritten unasked."""
-    if args.overwrite or (args.file is None and is_recorded(args.output)):
-        return
-    for job in unfinished:
-        for path in requested.output_format.files(job, requested.extensions):
-            if path.exists():
-                place = args.file or args.output
-                raise DataError(f"--output {place}: {path} is there already; --overwrite replaces it")
-
-
-def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs) -> Iterable[Path]:
-    """All files that a call will write. Raises DataError if two of them have one path."""
+def _written_files(
+    args: PredictSettings, jobs: Sequence[Job], requested: RequestedOutputs
+) -> Mapping[Path, Job | None]:
+    """All files that a call will write, each with its job if it is of one. Raises DataError for two of one path."""
     names: list[str] = []
     if args.file is None:
         names += [RECORD, *requested.output_format.joined_files]

@@ -113,7 +113,7 @@ def page_job(file: Path, config: UNetConfig, output_format: PredictionFormat) ->
     remedy = f"this page takes up to {LIMITS}; use predict.py for larger images"
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
-    ((job, *_),) = find_inputs([str(file)], file.parent / "mask", config, output_format)
+    job, *_ = find_inputs([str(file)], file.parent / "mask", config, output_format)
     job = replace(job, place=None)  # the page shows a picture
     if job.volume is not None:
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")

@@ -27,7 +27,7 @@ from runtime.machine import default_workers, memory_shortage
 from runtime.parallel import map_ahead
 from tasks.drawing import to_rgb
 from tasks.job import OVERLAY, Job
-from tasks.prediction import PredictedImage, Prediction
+from tasks.prediction import PredictedImage, decode_strips
 from tasks.prediction_files import read_missing
 from tasks.scoring.masks import ScoreError
 from tasks.task import Scores
@@ -70,12 +70,13 @@ class PredictionPipeline:
         if job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
         inputs = self.predictor.inputs(job.source, job.name)
-        if OVERLAY not in self.requested.extensions:
-            return inputs._replace(pixels=None)
-        pixels = inputs.pixels
-        if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
-            pixels = read_image(job.source, job.name)
-        return inputs._replace(pixels=to_rgb(pixels))
+        picture = inputs.picture if OVERLAY in self.requested.extensions else None
+        if picture is not None:
+            pixels = picture.array
+            if pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
+                pixels = read_image(job.source, job.name)
+            picture = WindowedArray(to_rgb(pixels))
+        return inputs._replace(picture=picture)
 
     def _computed(
         self, batches: list[list[Job]], inputs: Iterator[NetworkInputs | Exception | None]
@@ -111,21 +112,18 @@ class PredictionPipeline:
         rows = inputs.size[0]
         if logits.is_cpu:
             rows = strip_length(len(logits), inputs.size)
-        picture = None
-        if inputs.pixels is not None:
-            picture = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, IMAGE_REMEDY):
             with torch.inference_mode():  # in which the logits were computed
                 strips = logits.split(rows, dim=1)
-            prediction = self._decode(job, inputs.size, strips, missing=inputs.missing)
-            return self.finish(PredictedImage(job, inputs.size, prediction, picture, inputs.missing))
+            image = self._predicted(job, inputs.size, strips, picture=inputs.picture, missing=inputs.missing)
+            return self.finish(image)
 
     def _compute_in_strips(self, job: Job) -> Finish:
         """Predict a volume, or an image that may be too large for memory, which is finished while its file is open."""
         if job.volume is not None:
             header = read_volume_header(job.volume, job.name)
-            prediction = self._decode(job, header.size, self._strips(job, job.volume, header.size), header.spacing)
-            return partial(self.finish, PredictedImage(job, header.size, prediction))
+            strips = self._strips(job, job.volume, header.size)
+            return partial(self.finish, self._predicted(job, header.size, strips, spacing=header.spacing))
         with open_source(job.source) as picture:
             if not picture.decodes_windows:
                 say(
@@ -134,22 +132,27 @@ class PredictionPipeline:
                 )
             missing = read_missing(picture, _folder_of(job))
             strips = self._strips(job, picture, picture.size)
-            prediction = self._decode(job, picture.size, strips, missing=missing)
-            scores = self.finish(PredictedImage(job, picture.size, prediction, picture, missing))
+            scores = self.finish(self._predicted(job, picture.size, strips, picture=picture, missing=missing))
         return lambda: scores
 
-    def _decode(
+    def _predicted(
         self,
         job: Job,
         size: tuple[int, ...],
         strips: Iterable[Tensor],
+        *,
         spacing: Spacing | None = None,
+        picture: WindowedImage | None = None,
         missing: np.ndarray | None = None,
-    ) -> Prediction:
+    ) -> PredictedImage:
         """The prediction from the logits of a job; see `decode_strips`."""
         wanted = self.requested.wanted(job)
         folder = _folder_of(job)
-        return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, missing=missing, folder=folder)
+        size_of_logits = self.predictor.logits_size(size, spacing)
+        prediction = decode_strips(
+            self.predictor.task, strips, size_of_logits, job.name, wanted=wanted, missing=missing, folder=folder
+        )
+        return PredictedImage(job, size, prediction, picture, missing)
 
     def _strips(self, job: Job, source: WindowedImage | VolumeFile, size: tuple[int, ...]) -> Iterator[Tensor]:
         """The logits of a large job, with a progress bar if they come in several strips."""

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from data_utils.image_io.formats import ImageSource, PageFile, VolumeFile
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.image_io.windowed import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.models import check_ensemble, load_network
 from inference.network_inputs import (
     NetworkInput,
     NetworkInputs,
-    as_volume,
     input_size,
     open_input,
     read_inputs,
@@ -85,6 +84,7 @@ class Predictor:
 
     Args:
         model: the network, or a source that `load_network` takes: "runs/x/model", "model.onnx".
+        device, scale: of models that are loaded by name; `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.choose_tiling`; by default an image that fits is computed whole.
         tta: True averages probabilities over the eight flips and quarter turns of each image or tile, or the eight
@@ -95,19 +95,20 @@ class Predictor:
     def __init__(
         self,
         model: UNet | str | Path,
+        device: str | torch.device = "cpu",
         *,
         ensemble: Sequence[UNet | str | Path] = (),
+        scale: float | None = None,
         tile_size: int | None = None,
         overlap: int | None = None,
         tta: bool | None = None,
     ) -> None:
-        networks: list[nn.Module] = []
+        self.networks: list[nn.Module] = []
         for network in [model, *ensemble]:
             if isinstance(network, str | Path):
-                network = load_network(network)
-            networks.append(network)
-        self.networks = [network.eval() for network in networks]
-        self.configs: list[UNetConfig] = [network.config for network in networks]
+                network = load_network(network, device, scale)
+            self.networks.append(network.eval())
+        self.configs: list[UNetConfig] = [network.config for network in self.networks]
         self.config = self.configs[0]
         self.tile_size = tile_size
         self.overlap = overlap
@@ -118,25 +119,13 @@ class Predictor:
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model: str | Path,
-        device: str | torch.device = "cpu",
-        *,
-        ensemble: Sequence[str | Path] = (),
-        scale: float | None = None,
-        tile_size: int | None = None,
-        overlap: int | None = None,
-        tta: bool | None = None,
-    ) -> "Predictor":
+    def from_pretrained(cls, model: str | Path, device: str | torch.device = "cpu", **options: Any) -> "Predictor":
         """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, and prepare them for fast prediction.
 
-        `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
+        `options` are those of `Predictor`.
         """
-        networks = [load_network(name, device, scale) for name in [model, *ensemble]]
-        return cls(networks[0], ensemble=networks[1:], tile_size=tile_size, overlap=overlap, tta=tta)
+        return cls(model, device, **options)
 
-    @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> PredictedMask:
         """Segment an image. Raises ImageError, which says `name`, if it cannot be read.
 
@@ -156,7 +145,6 @@ class Predictor:
             (probabilities,) = self.task.probabilities(logits[None]).cpu()
             yield from probabilities.numpy().swapaxes(0, 1)
 
-    @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
@@ -170,12 +158,10 @@ class Predictor:
             landmarks.append(Landmark(point, position, float(points.presence[index]), float(points.confidence[index])))
         return landmarks
 
-    @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
         return self.task.mask(self.labels(image, name, page))
 
-    @torch.inference_mode()
     def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction in the form that scores and overlays take, (H, W) or (D, H, W)."""
         prediction, _ = self._predict(image, name, page)
@@ -185,37 +171,31 @@ class Predictor:
         self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()
     ) -> tuple[Prediction, Size]:
         """The prediction of an image or volume, in memory, and its size."""
-        volume = as_volume(image)
-        if volume is None:
+        spacing = missing = None
+        strips: Iterable[Tensor]
+        size: Size
+        if isinstance(image, str | Path) and is_volume(image):
+            image = VolumeFile((str(image),))
+        if not isinstance(image, VolumeFile):
             if page and isinstance(image, str | Path | bytes):
                 image = PageFile(image, page)
             inputs = self.inputs(image, name)
-            logits = self.logits_of_batch([inputs])
-            decoded = self.decode(logits, inputs.size, None, name, wanted=wanted, missing=inputs.missing)
-            return decoded, inputs.size
-        header = read_volume_header(volume, name)
-        strips = self.strips(volume, name)
-        return self.decode(strips, header.size, header.spacing, name, wanted=wanted), header.size
-
-    @torch.inference_mode()
-    def decode(
-        self,
-        strips: Iterable[Tensor],
-        size: Size,
-        spacing: Spacing | None,
-        name: str,
-        *,
-        wanted: Collection[str] = (),
-        missing: np.ndarray | None = None,
-        folder: Path | None = None,
-    ) -> Prediction:
-        """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
-        logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
-        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing, folder=folder)
+            size, missing = inputs.size, inputs.missing
+            strips = self.logits_of_batch([inputs])
+        else:
+            header = read_volume_header(image, name)
+            size, spacing = header.size, header.spacing
+            strips = self.strips(image, name)
+        logits_size = self.logits_size(size, spacing)
+        return decode_strips(self.task, strips, logits_size, name, wanted=wanted, missing=missing), size
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(config, size, spacing) for config in self.configs]
+
+    def logits_size(self, size: Size, spacing: Spacing | None = None) -> Size:
+        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
+        return size if self.task.at_image_size else self.input_sizes(size, spacing)[0]
 
     def tilings(self, size: Size, spacing: Spacing | None = None) -> list[Tiling | None]:
         """The tiling of an image or volume of `size` for each network. Raises SettingsError if an overlap is too large.
@@ -245,8 +225,7 @@ class Predictor:
 
         For tiles this includes their sums, and copies of the rows that tiles share.
         """
-        network_sizes = self.input_sizes(size)
-        pixels = max(map(math.prod, [self._logits_size(size, network_sizes[0]), *network_sizes]))
+        pixels = max(map(math.prod, [self.logits_size(size), *self.input_sizes(size)]))
         copies = 4 if any(self.tilings(size)) else 1
         return 4 * self.config.num_classes * pixels * copies > WINDOW_MEMORY
 
@@ -279,7 +258,7 @@ class Predictor:
                 views.append([mirror_back(self.task, logits) for logits in mirrored])
         logits = []
         for inputs, views_of_image in zip(batch, zip(*views, strict=True), strict=True):
-            size = self._logits_size(inputs.size, views_of_image[0].shape[2:])
+            size = self.logits_size(inputs.size)
             logits.append(average(self.task, [resize_logits(view, size) for view in views_of_image])[0])
         return logits
 
@@ -293,10 +272,6 @@ class Predictor:
             strips = stream_image(forward, image, tiling, pixels_per_batch(self.device))
             logits.append(torch.cat(list(strips), dim=1)[None])
         return logits
-
-    def _logits_size(self, size: Size, network_size: Size) -> Size:
-        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
-        return size if self.task.at_image_size else network_size
 
     @torch.inference_mode()
     def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
@@ -314,7 +289,7 @@ class Predictor:
                 mirrored = self._network_strips(network, network_input, tiling, is_mirrored=True)
                 ways.append(mirror_back(self.task, logits[None])[0] for logits in mirrored)
             for strips in ways:
-                streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
+                streams.append(resize_strips(strips, network_input.size, self.logits_size(size, spacing)))
         for logits in zip(*streams, strict=True):
             yield average(self.task, [strip[None] for strip in logits])[0]
 

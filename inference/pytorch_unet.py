@@ -5,7 +5,6 @@ its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gi
 """
 
 import re
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from runtime.errors import ModelError
-from unet.config import MaskValue, Preprocess, UNetConfig
+from unet.config import MaskValue, Preprocess, UNetConfig, expect
 from unet.model import UNet
 from unet.model_files import check_numbers
 
@@ -135,25 +134,20 @@ def _class_values(mask_values: Any, num_classes: int) -> tuple[MaskValue, ...]:
     values: list[Any] = []
     if mask_values is None:
         mask_values = list(range(num_classes))
-    entries = mask_values[:num_classes] if isinstance(mask_values, list) else []
     try:
-        for value in entries:
+        expect("mask_values", mask_values, isinstance(mask_values, list) and len(mask_values) > 0, "a list")
+        for value in mask_values[:num_classes]:
             if isinstance(value, list):
                 values.append(tuple(map(int, value[:3])))  # alpha is dropped, as in all masks that are read
             else:
+                expect("a mask value", value, 0 <= int(value) <= 65535, "0 to 65535")
                 values.append(int(value))
-    except (TypeError, ValueError):
-        values = []
-    are_numbers = all(isinstance(value, int) and 0 <= value <= 65535 for value in values)
-    are_colors = all(isinstance(value, tuple) and len(value) == 3 for value in values)
-    if are_colors:
-        are_colors = all(0 <= level <= 255 for level in chain.from_iterable(values))
-    if not values or len(set(values)) < len(values) or not (are_numbers or are_colors):
-        raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colors, one for each class")
-    unused: list[Any] = list(range(256))
-    if are_colors:
-        unused = [(level, level, level) for level in unused]
-    for value in unused:
-        if len(values) < num_classes and value not in values:
-            values.append(value)
+        Preprocess(class_values=tuple(values))  # checks them
+    except (TypeError, ValueError) as error:
+        line = f"its mask_values {mask_values!r} are neither numbers nor colors, one for each class"
+        raise ValueError(line) from error
+    for level in range(256):
+        unused = (level, level, level) if isinstance(values[0], tuple) else level
+        if len(values) < num_classes and unused not in values:
+            values.append(unused)
     return tuple(values)

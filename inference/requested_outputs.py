@@ -1,6 +1,5 @@
 """Which files a call of prediction writes for images and volumes."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,6 @@ from runtime.files import replace_file
 from tasks import new_format
 from tasks.drawing import legend
 from tasks.job import LEGEND, MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
-from tasks.objects.write import TABLE, write_coco
 from tasks.prediction_format import PredictionFormat
 
 
@@ -22,18 +20,16 @@ class RequestedOutputs:
 
     Args:
         extensions: the extensions of the files to write; the first file, a mask or points, is finished last.
-        overwrite: whether to write existing files again.
         boundary: whether boundaries are scored too.
     """
 
     output_format: PredictionFormat
     extensions: tuple[str, ...]
-    overwrite: bool = False
     boundary: bool = False
 
     def is_finished(self, job: Job, since: float = 0.0) -> bool:
         """Whether there is nothing to write: all outputs exist, and are newer than the input and not from before."""
-        if self.overwrite or job.size is None:
+        if job.size is None:
             return False
         oldest = max(since, *(Path(path).stat().st_mtime for path in job.files))
         for extension in self.extensions:
@@ -55,15 +51,6 @@ class RequestedOutputs:
         if job.truth is not None and job.volume is None:
             fields.append("certainty")
         return fields
-
-    def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
-        """Write the objects of all jobs that have a mask into one COCO file."""
-        images = []
-        for job in jobs:
-            mask = self.output_format.mask_file(job)
-            if mask.exists():
-                images.append((job.relative_name, mask, job.file(TABLE)))
-        write_coco(folder, images, self.output_format.object_classes)
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
@@ -100,4 +87,4 @@ def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOut
         extensions += [f"{extension.removesuffix(MASK)}{NIFTI}" for extension in output_format.extensions]
     if "rtstruct" in args.also:
         extensions.append(STRUCTURES)
-    return RequestedOutputs(output_format, tuple(extensions), args.overwrite, args.boundary)
+    return RequestedOutputs(output_format, tuple(extensions), args.boundary)

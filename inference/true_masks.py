@@ -32,7 +32,7 @@ from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, co
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Files, Record, Records
-from inference.inputs import input_stem, mask_folder_test, page_stem, pictures_below, stem_of
+from inference.inputs import mask_folder_test, pictures_below, stem_of
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -47,8 +47,7 @@ FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 Entry = TypeVar("Entry")
-# (jobs of all pages of an input, number of one of them) -> its true mask, if there is one
-Find = Callable[[Sequence[Job], int], MaskFile | None]
+Find = Callable[[Job], MaskFile | None]  # the true mask of a job, if there is one
 
 
 @dataclass(frozen=True)
@@ -68,34 +67,33 @@ class TruthFolder:
     mask_suffix: str | None = None
     label_column: str | None = None
 
-    def with_truths(self, inputs: Sequence[Sequence[Job]]) -> list[Job]:
-        """The jobs of all pages of the inputs, each with its true mask. Raises DataError if some have none."""
-        finders = self._finders(inputs)
-        jobs: list[Job] = []
+    def with_truths(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs, each with its true mask. Raises DataError if some have none."""
+        finders = self._finders(jobs)
+        scored: list[Job] = []
         missing: list[Path] = []
-        for pages in inputs:
-            for number, job in enumerate(pages):
-                masks = (find(pages, number) for find in finders)
-                mask = next((mask for mask in masks if mask is not None), None)
-                if mask is None:
-                    missing.append(page_stem(job))
-                else:
-                    jobs.append(replace(job, truth=self._as_read(mask, job)))
+        for job in jobs:
+            masks = (find(job) for find in finders)
+            mask = next((mask for mask in masks if mask is not None), None)
+            if mask is None:
+                missing.append(job.page_stem)
+            else:
+                scored.append(replace(job, truth=self._as_read(mask, job)))
         if missing:
             raise DataError(
                 f"--truth {self.folder}: has no mask for {counted(len(missing), 'input')}, the first is {missing[0]};"
                 " if the masks have a suffix, give --mask-suffix"
             )
-        return jobs
+        return scored
 
-    def _finders(self, inputs: Sequence[Sequence[Job]]) -> list[Find]:
-        """The functions that find the true masks of these inputs, in the order in which they are asked."""
+    def _finders(self, jobs: Sequence[Job]) -> list[Find]:
+        """The functions that find the true masks of these jobs, in the order in which they are asked."""
         finders: list[Find] = []
-        if any(job.writes_segments for pages in inputs for job in pages):
+        if any(job.writes_segments for job in jobs):
             finders.append(partial(_labels_of_series, labels_by_series(self.folder)))
         splits = self._data_set()
         if splits:
-            finders.append(DataSetTruths(splits, self._truth_of_record).find)
+            finders.append(truths_of_data_set(splits, self._truth_of_record))
         if any(map(_is_annotated, splits)):
             return finders  # all other pictures are images
         if len(self.output_format.object_classes) > 1:
@@ -104,10 +102,9 @@ class TruthFolder:
             )
         stems: list[Path] = []
         own_files: set[Path] = set()  # of images, which are no masks
-        for pages in inputs:
-            stems += [input_stem(pages), *map(page_stem, pages)]
-            for job in pages:
-                own_files.update(Path(name).resolve() for name in job.files)
+        for job in jobs:
+            stems += [job.stem, job.page_stem]
+            own_files.update(Path(name).resolve() for name in job.files)
         pictures = pictures_below(self.folder)
         in_mask_folder = mask_folder_test([picture.path for picture in pictures])
         pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
@@ -116,17 +113,11 @@ class TruthFolder:
             raise DataError(f"--truth {self.folder}: holds no masks; of annotations give the folder of their data set")
         if self.output_format.class_folders:
             folders = self.output_format.class_folders
-            finders.append(ClassTruths(files, self.mask_suffix, stems, folders, self._ignored).find)
+            ignored = ignored_values(self.config.preprocess)
+            finders.append(truths_of_classes(files, self.mask_suffix, stems, folders, ignored))
         else:
             finders.append(TrueMasks(files, self.mask_suffix, stems).find)
         return finders
-
-    @property
-    def _ignored(self) -> tuple[MaskValue, ...]:
-        """The values of unknown pixels in masks of one class."""
-        if not self.output_format.class_folders:
-            return ()
-        return ignored_values(self.config.preprocess)
 
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
@@ -136,10 +127,11 @@ class TruthFolder:
         if not self.folder.is_dir():
             raise DataError(f"--truth {self.folder}: is not a folder; give that of the masks, or of the data set")
         output_format = self.output_format
+        ignored = ignored_values(self.config.preprocess) if output_format.class_folders else ()
         config = DataConfig(
             task=OVERLAPPING if output_format.class_folders else Classes.name,
             mask_suffix=self.mask_suffix,
-            ignore_index=",".join(map(value_text, self._ignored)) or None,
+            ignore_index=",".join(map(value_text, ignored)) or None,
             allow_unpaired=True,
             bands=self.config.preprocess.bands or None,
             label_column=self.label_column,
@@ -229,69 +221,63 @@ class TrueMasks:
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path]) -> None:
-        self._by_image: dict[str, Path | None] = {}
-        if files:
-            plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
-            self._by_image, _ = match_masks(plain_files, set(map(_plain, stems)), suffix)
+        plain_files = _by_only_name((_plain(stem), file) for stem, file in files.items())
+        self._by_image, _ = match_masks(plain_files, set(map(_plain, stems)), suffix)
 
     def file(self, stem: Path) -> Path | None:
         """The mask of an input of this stem; None if there is none. CASE_0000 of nnU-Net has the mask CASE."""
         name = _plain(stem)
         return self._by_image.get(name) or self._by_image.get(name.removesuffix(FIRST_CHANNEL))
 
-    def find(self, pages: Sequence[Job], number: int) -> PageFile | None:
-        """The true mask of a page of an input; None if there is none."""
-        mask = self.file(page_stem(pages[number]))
+    def find(self, job: Job) -> PageFile | None:
+        """The true mask of a job; None if there is none."""
+        mask = self.file(job.page_stem)
         if mask is not None:
             return PageFile(mask)
-        stack = self.file(input_stem(pages))
+        stack = self.file(job.stem)
         if stack is None or not is_tiff(stack):
             return None
         page_numbers = [index for index, _ in tiff_pages(stack)]
-        if len(page_numbers) != len(pages):
-            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {len(pages)}")
-        return PageFile(stack, page_numbers[number])
+        if len(page_numbers) != job.pages:
+            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {job.pages}")
+        return PageFile(stack, page_numbers[job.number - 1])
 
 
-def _labels_of_series(labels: Mapping[str, Files], pages: Sequence[Job], number: int) -> VolumeFile | None:
-    """The labels of DICOM that refer to the series of an input; None if there are none."""
-    volume = pages[number].volume
+def _labels_of_series(labels: Mapping[str, Files], job: Job) -> VolumeFile | None:
+    """The labels of DICOM that refer to the series of a job; None if there are none."""
+    volume = job.volume
     if volume is None or not volume.is_series:
         return None
     files = labels.get(series_uid(volume.paths[0]))
     return None if files is None else VolumeFile(files)
 
 
-class DataSetTruths:
-    """The truth of the images of a data set: of the input's own file, or of the image at the same path below a folder.
+def truths_of_data_set(splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile | None]) -> Find:
+    """Finds the truth of a job in a data set: of its own file, or of the image at the same path below a folder.
 
     Args:
         as_truth: makes the truth of a record of these records, if it can.
     """
+    stems: list[tuple[str, tuple[Records, int]]] = []
+    by_page: dict[tuple[Path, int | None], tuple[Records, int]] = {}
+    for records in splits:
+        for index in range(len(records)):
+            stems.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
+            image = records[index]["image"]
+            page = image.page if isinstance(image, PageFile) else None
+            for file in source_files(image):
+                by_page[Path(file).resolve(), page] = records, index
+    by_stem = _by_only_name(stems)
 
-    def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile | None]) -> None:
-        self.as_truth = as_truth
-        by_stem: list[tuple[str, tuple[Records, int]]] = []
-        self._by_page: dict[tuple[Path, int | None], tuple[Records, int]] = {}
-        for records in splits:
-            for index in range(len(records)):
-                by_stem.append((_composed(stem_of(Path(records.listed_name(index)))), (records, index)))
-                image = records[index]["image"]
-                page = image.page if isinstance(image, PageFile) else None
-                for file in source_files(image):
-                    self._by_page[Path(file).resolve(), page] = records, index
-        self._by_stem = _by_only_name(by_stem)
-
-    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
-        """The truth of a page of an input; None if there is none."""
-        job = pages[number]
+    def find(job: Job) -> MaskFile | None:
         file = Path(job.files[0]).resolve()
-        entry = self._by_page.get((file, job.page)) or self._by_page.get((file, None))
-        entry = entry or self._by_stem.get(_composed(page_stem(job)))
+        entry = by_page.get((file, job.page)) or by_page.get((file, None)) or by_stem.get(_composed(job.page_stem))
         if entry is None:
             return None
         records, index = entry
-        return self.as_truth(records, records[index])
+        return as_truth(records, records[index])
+
+    return find
 
 
 def _is_annotated(records: Records) -> bool:
@@ -302,49 +288,48 @@ def _is_annotated(records: Records) -> bool:
     return isinstance(target, RenderedMask) and not isinstance(target, ClassMasks)
 
 
-class ClassTruths:
-    """True masks of classes that may overlap: a folder for each, or files with a page or channel for each.
+def truths_of_classes(
+    files: Mapping[Path, Path],
+    suffix: str | None,
+    stems: Sequence[Path],
+    class_folders: Sequence[str],
+    ignored: tuple[MaskValue, ...],
+) -> Find:
+    """Finds the true masks of classes that may overlap: in a folder for each, or in files with a page or channel each.
+
+    They are found as in `TrueMasks.find`; a class without a mask is unknown.
 
     Args:
         class_folders: the folder of each class.
         ignored: mask values of unknown pixels.
     """
+    bits = tuple(range(len(class_folders)))
+    files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
+    for stem, file in files.items():
+        while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
+            stem = stem.relative_to(stem.parts[0])
+        folder, *others = stem.parts
+        if others and folder in files_by_folder:
+            files_by_folder[folder][Path(*others)] = file
+    masks_of_classes = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
+    joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
 
-    def __init__(
-        self,
-        files: Mapping[Path, Path],
-        suffix: str | None,
-        stems: Sequence[Path],
-        class_folders: Sequence[str],
-        ignored: tuple[MaskValue, ...],
-    ) -> None:
-        self.ignored = ignored
-        self.bits = tuple(range(len(class_folders)))
-        files_by_folder: dict[str, dict[Path, Path]] = {folder: {} for folder in class_folders}
-        for stem, file in files.items():
-            while FOLDER_OF_A_KIND.fullmatch(stem.parts[0]) and len(stem.parts) > 2:
-                stem = stem.relative_to(stem.parts[0])
-            folder, *others = stem.parts
-            if others and folder in files_by_folder:
-                files_by_folder[folder][Path(*others)] = file
-        self.class_masks = [TrueMasks(class_files, suffix, stems) for class_files in files_by_folder.values()]
-        self.joined_masks = None if any(files_by_folder.values()) else TrueMasks(files, suffix, stems)
-
-    def find(self, pages: Sequence[Job], number: int) -> MaskFile | None:
-        """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
-        if self.joined_masks is not None:
-            file = self.joined_masks.file(page_stem(pages[number]))
-            return None if file is None else _masks_in_file(file, self.bits, self.ignored)
-        files = []
-        for class_masks in self.class_masks:
-            mask = class_masks.find(pages, number)
-            files.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
-        paths = [str(file.path) for file in files]
+    def find(job: Job) -> MaskFile | None:
+        if joined_masks is not None:
+            file = joined_masks.file(job.page_stem)
+            return None if file is None else _masks_in_file(file, bits, ignored)
+        pages = []
+        for class_masks in masks_of_classes:
+            mask = class_masks.find(job)
+            pages.append(PageFile("") if mask is None else PageFile(str(mask.path), mask.page))
+        paths = [str(page.path) for page in pages]
         if not any(paths):
             return None
         if any(map(is_volume, paths)):
-            return layered_label(paths, self.bits, self.ignored)
-        return ClassMasks(tuple(files), self.bits, self.ignored)
+            return layered_label(paths, bits, ignored)
+        return ClassMasks(tuple(pages), bits, ignored)
+
+    return find
 
 
 def _masks_in_file(path: Path, bits: tuple[int, ...], ignored: tuple[MaskValue, ...]) -> MaskFile:

@@ -11,16 +11,15 @@ from data_utils.sources.annotations.layout import without_image_roots
 from data_utils.sources.folder import composed
 from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.table import PointTable
-from inference.inputs import input_stem
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.job import Job
 
 
-def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Job]]) -> list[Job]:
-    """The jobs of all pages of the inputs, each with its true points.
+def with_true_points(path: Path, table: PointTable, jobs: Sequence[Job]) -> list[Job]:
+    """The jobs, each with its true points.
 
-    Raises DataError for inputs that the table does not list, and for points of volumes beside images, or the reverse.
+    Raises DataError for images that the table does not list, and for points of volumes beside images, or the reverse.
 
     Args:
         path: the file or folder of true points.
@@ -29,31 +28,29 @@ def with_true_points(path: Path, table: PointTable, inputs: Sequence[Sequence[Jo
     rows: dict[str, list[int]] = {}
     for row, image in enumerate(table.images):
         rows.setdefault(_stem(image), []).append(row)
-    jobs: list[Job] = []
+    scored: list[Job] = []
     missing: list[str] = []
     image_by_row: dict[int, Path] = {}
-    for pages in inputs:
-        folders = without_image_roots(input_stem(pages).parent.parts)
-        for job in pages:
-            axes = 2 if job.volume is None else 3
-            if table.axes != axes:
-                raise DataError(f"--truth {path}: lists points of {table.axes} axes, and {job.name} has {axes}")
-            page = job.image
-            if job.number and _stem(job.relative_name) in rows:  # a page of a stack, listed as stack_0002.tif
-                page = page.with_name(job.relative_name.rpartition("/")[2])
-            stem = _stem(str(page))
-            candidates = rows.get(stem) or rows.get(case_name(stem), [])
-            found = _find_row(table.images, candidates, page, folders)
-            if found is None or image_by_row.setdefault(found, page) != page:
-                missing.append(str(job.image))
-            else:
-                jobs.append(replace(job, truth=table.source(found)))
+    for job in jobs:
+        axes = 2 if job.volume is None else 3
+        if table.axes != axes:
+            raise DataError(f"--truth {path}: lists points of {table.axes} axes, and {job.name} has {axes}")
+        page = job.image
+        if job.number and _stem(job.relative_name) in rows:  # a page of a stack, listed as stack_0002.tif
+            page = page.with_name(job.relative_name.rpartition("/")[2])
+        stem = _stem(str(page))
+        candidates = rows.get(stem) or rows.get(case_name(stem), [])
+        found = _find_row(table.images, candidates, page, without_image_roots(job.stem.parent.parts))
+        if found is None or image_by_row.setdefault(found, page) != page:
+            missing.append(str(job.image))
+        else:
+            scored.append(replace(job, truth=table.source(found)))
     if missing:
         raise DataError(
             f"--truth {path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"
             " images are found by their names and folders"
         )
-    return jobs
+    return scored
 
 
 def _stem(image: str) -> str:

@@ -4,12 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from inference.inputs import find_inputs, named_job
 from inference.output_folder import (
-    check_unfinished,
     check_written,
     make_folder,
     provenance_of,
@@ -65,9 +63,10 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     for folder in folders:
         remove_leftovers(folder)  # of a call that was killed
     since = recorded_since(args.output)
-    finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job, since)}
+    may_be_finished = args.file is None and not args.overwrite
+    finished_jobs = {job for job in jobs if may_be_finished and requested.is_finished(job, since)}
     unfinished = [job for job in jobs if job not in finished_jobs]
-    check_unfinished(args, unfinished, requested)
+    check_written(args, jobs, finished_jobs, requested)
     predicted = jobs if args.truth else unfinished
     _say_tilings(predicted, predictor)
     make_folder(args.output)
@@ -83,17 +82,14 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     """A job for each input, with its truth if the call names the truth."""
     output_format = requested.output_format
     output = args.file or args.output
-    inputs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
-    if args.truth is None:
-        jobs = list(chain.from_iterable(inputs))
-    elif isinstance(output_format, PointFormat):
-        jobs = with_true_points(args.truth, output_format.true_points(args.truth), inputs)
-    else:
+    jobs = find_inputs(args.input, output, config, output_format, truth=args.truth, mask_suffix=args.mask_suffix)
+    if args.truth is not None and isinstance(output_format, PointFormat):
+        jobs = with_true_points(args.truth, output_format.true_points(args.truth), jobs)
+    elif args.truth is not None:
         truths = TruthFolder(args.truth, config, output_format, args.mask_suffix, args.label_column)
-        jobs = truths.with_truths(inputs)
+        jobs = truths.with_truths(jobs)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.extensions[0])]
-    check_written(args, jobs, requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     others = [job.name for job in jobs if not job.writes_segments]

@@ -35,9 +35,10 @@ class Job:
     Args:
         source: the page, the bands or the volume that the model reads.
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
-        output: the path of its outputs without extension.
-        root: the folder of all outputs; None for the folder of `output`.
+        root: the folder of all outputs.
+        stem: the path of its file's outputs below `root`, without extension.
         number: which of the images of its file it is, from 1 on; 0 for the only one.
+        pages: how many images its file has.
         truth: its true mask, or its true points, if there are some.
         named: the file of its mask, if the user has named it.
         place: the place of a georeferenced image, whose outputs are georeferenced too.
@@ -47,9 +48,10 @@ class Job:
 
     source: PageFile | BandSource | VolumeFile
     size: tuple[int, ...] | None
-    output: Path
-    root: Path | None = None
+    root: Path
+    stem: Path
     number: int = 0
+    pages: int = 1
     truth: MaskFile | PointSource | None = field(default=None, compare=False)  # it may hold dictionaries and arrays
     named: Path | None = None
     place: Place | None = None
@@ -85,6 +87,16 @@ class Job:
         return f"{self.image} page {self.page + 1}" if self.number else str(self.image)
 
     @property
+    def page_stem(self) -> Path:
+        """The path of its outputs below `root`, without extension: images of one file are numbered."""
+        return self.stem.with_name(f"{self.stem.name}_{self.number:04}") if self.number else self.stem
+
+    @property
+    def output(self) -> Path:
+        """The path of its outputs without extension."""
+        return self.root / self.page_stem
+
+    @property
     def extensions(self) -> Mapping[str, str]:
         """{extension of an image's output: its extension for this job}, where they differ."""
         if self.writes_segments:
@@ -98,9 +110,8 @@ class Job:
     @property
     def relative_name(self) -> str:
         """Its name in tables of all inputs, as training has it: its path below the given folder."""
-        root = self.root or self.output.parent
-        name = f"{self.output.name}{self.image.suffix}" if self.number else self.image.name
-        return self.output.relative_to(root).with_name(name).as_posix()
+        name = f"{self.page_stem.name}{self.image.suffix}" if self.number else self.image.name
+        return self.stem.with_name(name).as_posix()
 
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
@@ -109,6 +120,4 @@ class Job:
         folder, _, ending = extension.rpartition("/")
         if self.writes_segments and ending == MASK:
             folder = ""
-        root = self.root or self.output.parent
-        name = self.output.name + self.extensions.get(ending, ending)
-        return root / folder / self.output.parent.relative_to(root) / name
+        return self.root / folder / self.page_stem.with_name(self.output.name + self.extensions.get(ending, ending))

@@ -53,6 +53,7 @@ class PredictedImage(NamedTuple):
     missing: np.ndarray | None = None
 
 
+@torch.inference_mode()
 def decode_strips(
     task: Task,
     strips: Iterable[Tensor],

@@ -1,8 +1,8 @@
 """Logits of tiles, summed by the weight of each pixel into those of an image or a volume."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ def strip_length(num_classes: int, size: Sequence[int]) -> int:
     return max(1, STRIP_BYTES // slice_bytes)
 
 
-@dataclass
-class Span:
+class Span(NamedTuple):
     """The pixels [start, stop) of a tile along an axis.
 
     Args:
@@ -37,12 +36,6 @@ class Span:
     start: int
     stop: int
     weight: Tensor
-
-    def weight_for(self, logits: Tensor) -> Tensor:
-        """The weight in the type of logits and on their device, where it is copied once for all tiles."""
-        if self.weight.device != logits.device or self.weight.dtype != logits.dtype:
-            self.weight = upload_like(self.weight, logits)
-        return self.weight
 
 
 def stream_logits(
@@ -126,7 +119,7 @@ def _weight(spans: Sequence[Span], logits: Tensor) -> Tensor:
     """The weight of each pixel of a tile: the product of those along each axis."""
     weight = torch.ones((), dtype=logits.dtype, device=logits.device)
     for span in spans:
-        weight = weight[..., None] * span.weight_for(logits)
+        weight = weight[..., None] * upload_like(span.weight, logits)
     return weight
 
 
@@ -157,5 +150,5 @@ def _spans(length: int, axis: int, tiling: Tiling) -> list[Span]:
         totals[start:stop] += weight
         spans.append(Span(start, stop, weight))
     for span in spans:
-        span.weight /= totals[span.start : span.stop]
+        span.weight.div_(totals[span.start : span.stop])
     return spans

@@ -26,7 +26,7 @@ from tasks.objects.show import ObjectSection
 from tasks.polygons import Areas, Properties
 from tasks.prediction import PredictedImage, Prediction
 from tasks.prediction_files import save_labels
-from tasks.prediction_format import MaskFormat
+from tasks.prediction_format import MaskFormat, PredictionFormat
 
 TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
@@ -159,24 +159,21 @@ def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
         raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
 
 
-def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Sequence[str]) -> None:
-    """Write folder/objects.json, an image at a time.
-
-    Args:
-        images: the name of each image, its label image, and the table of its objects.
-        names: the classes of objects.
-    """
-    ids = {name: number for number, name in enumerate(names, 1)}
+def write_coco(folder: Path, jobs: Iterable[Job], output_format: PredictionFormat) -> None:
+    """Write folder/objects.json of the objects of all jobs that have a mask, an image at a time."""
+    written_jobs = [job for job in jobs if output_format.mask_file(job).exists()]
+    ids = {name: number for number, name in enumerate(output_format.object_classes, 1)}
     categories = [{"id": number, "name": name} for name, number in ids.items()]
     entries: list[dict[str, Any]] = []
     annotations = 0
     with replace_file(folder / COCO) as file:
         file.write(b'{"annotations": [')
-        for image_id, (name, mask, table) in enumerate(images, 1):
+        for image_id, job in enumerate(written_jobs, 1):
+            mask = output_format.mask_file(job)
             labels = read_mask(mask, str(mask))
             height, width = labels.shape
-            entries.append({"id": image_id, "file_name": name, "height": height, "width": width})
-            for annotation in _annotations(labels, table, ids):
+            entries.append({"id": image_id, "file_name": job.relative_name, "height": height, "width": width})
+            for annotation in _annotations(labels, job.file(TABLE), ids):
                 separator = ",\n" if annotations else "\n"
                 annotations += 1
                 annotation |= {"id": annotations, "image_id": image_id}

@@ -86,7 +86,7 @@ def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does
 def picture_job(folder: Path, name: str = "a", **options) -> Job:
     """The job of a picture that is there."""
     touch(folder, f"{name}.png")
-    return Job(source=PageFile(folder / f"{name}.png"), size=(3, 4), output=folder / "out" / name, **options)
+    return Job(source=PageFile(folder / f"{name}.png"), size=(3, 4), root=folder / "out", stem=Path(name), **options)
 
 
 def failing(function: Callable[..., Any], is_bad: Callable[..., bool]) -> Callable[..., Any]:

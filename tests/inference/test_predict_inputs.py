@@ -183,7 +183,7 @@ def test_a_series_in_the_working_directory_has_its_name_in_tables(tmp_path, monk
     (tmp_path / "scan").mkdir()
     monkeypatch.chdir(tmp_path / "scan")
     series = VolumeFile(("0.dcm", "1.dcm"), is_series=True)
-    job = Job(source=series, size=None, output=tmp_path / "out" / "a" / "b", root=tmp_path / "out")
+    job = Job(source=series, size=None, root=tmp_path / "out", stem=Path("a", "b"))
     assert job.relative_name == "a/scan"
 
 

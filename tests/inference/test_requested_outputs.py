@@ -52,7 +52,7 @@ def write_at(file: Path, seconds: int) -> None:
 
 def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
     place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 3), output=tmp_path / "out", place=place)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 3), root=tmp_path, stem=Path("out"), place=place)
     for name in ("a.tif", "out.tif", "out.probabilities.tif"):
         write_at(tmp_path / name, 100)
     assert new_writer().is_finished(job)
@@ -60,7 +60,7 @@ def test_a_raster_is_finished_when_its_tiffs_are_there(tmp_path):
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
     files = (str(tmp_path / "a_0.nii"), str(tmp_path / "a_1.nii"))
-    volume = Job(source=VolumeFile(files), size=(2, 3), output=tmp_path / "a")
+    volume = Job(source=VolumeFile(files), size=(2, 3), root=tmp_path, stem=Path("a"))
     for name, seconds in (("a_0.nii", 100), ("a_1.nii", 300), ("a.nii.gz", 200), ("a.probabilities.nii.gz", 300)):
         write_at(tmp_path / name, seconds)
     assert not new_writer().is_finished(volume)

@@ -20,7 +20,7 @@ from support.written_files import PLACE
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
-from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
+from inference.true_masks import TrueMasks, TruthFolder, truths_of_data_set
 from runtime.errors import DataError
 from tasks.job import Job, MaskFile
 from tasks.prediction_format import MaskFormat
@@ -41,19 +41,18 @@ def stems(*names: str) -> list[Path]:
 
 def pages_of(name: str, pages: int = 1, image: Path | None = None) -> list[Job]:
     """The jobs of all pages of an image, whose outputs are numbered if there are several."""
-    names = [name] if pages == 1 else [f"{name}_{number:04}" for number in range(1, pages + 1)]
-    source = PageFile(image or f"{name}.tif")
-    return [Job(source=source, size=None, output=Path("out", stem), root=Path("out")) for stem in names]
+    job = Job(source=PageFile(image or f"{name}.tif"), size=None, root=Path("out"), stem=Path(name), pages=pages)
+    return [job] if pages == 1 else [replace(job, number=number) for number in range(1, pages + 1)]
 
 
-def find(masks, name: str, number: int = 0, pages: int = 1, image: Path | None = None) -> MaskFile | None:
+def find(masks: TrueMasks, name: str, number: int = 0, pages: int = 1) -> MaskFile | None:
     """The true mask of page `number` of an image."""
-    return masks.find(pages_of(name, pages, image), number)
+    return masks.find(pages_of(name, pages)[number])
 
 
 def truth_in(folder: TruthFolder, name: str, number: int = 0, pages: int = 1) -> MaskFile | None:
     """The true mask of page `number` of the only image that a folder is searched for."""
-    return folder.with_truths([pages_of(name, pages)])[number].truth
+    return folder.with_truths(pages_of(name, pages))[number].truth
 
 
 @pytest.fixture
@@ -94,8 +93,8 @@ def test_true_masks_of_pages_are_pages_of_as_many(tmp_path, suffixed):
 )
 def test_images_of_a_data_set_have_the_masks_that_training_reads_and_masks_are_no_inputs(tmp_path, images, mask):
     touch(tmp_path, *images, mask)
-    inputs = [find_jobs([str(tmp_path)], tmp_path / "out", channels=len(images))]
-    (job,) = TruthFolder(tmp_path, MODEL, CLASSES).with_truths(inputs)
+    jobs = find_jobs([str(tmp_path)], tmp_path / "out", channels=len(images))
+    (job,) = TruthFolder(tmp_path, MODEL, CLASSES).with_truths(jobs)
     assert job.files == tuple(str(tmp_path / image) for image in images)
     path = job.truth.paths[0] if isinstance(job.truth, VolumeFile) else job.truth.path
     assert Path(path) == tmp_path / mask
@@ -185,14 +184,15 @@ SPLITS = [
     ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name", "accents"],
 )
 def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
-    truths = DataSetTruths(SPLITS, lambda records, record: PageFile(record["image"]))
-    assert find(truths, name, image=Path(image)) == (file and PageFile(file))
+    truth_of = truths_of_data_set(SPLITS, lambda records, record: PageFile(record["image"]))
+    (job,) = pages_of(name, image=Path(image))
+    assert truth_of(job) == (file and PageFile(file))
 
 
 def has_truth(folder: TruthFolder, pages: list[Job]) -> bool:
     """Whether an image has a true mask in a folder."""
     try:
-        folder.with_truths([pages])
+        folder.with_truths(pages)
     except DataError as error:
         assert "has no mask for 1 input" in str(error)
         return False
@@ -242,7 +242,7 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
         content["annotations"].append(entry)
     (tmp_path / "annotations.json").write_text(json.dumps(content))
     truths = TruthFolder(tmp_path, MODEL, overlap_format("right", "left"))
-    (job,) = truths.with_truths([find_jobs([str(tmp_path / "a.png")], tmp_path / "out")])
+    (job,) = truths.with_truths(find_jobs([str(tmp_path / "a.png")], tmp_path / "out"))
     np.testing.assert_array_equal(true_labels(job.truth, truths.output_format), [[2, 3, 1, 0]] * 3)
 
 
@@ -251,13 +251,13 @@ def test_polygons_are_true_classes_by_their_column(tmp_path):
     write_geojson(tmp_path / "crops.geojson", [feature(square(0, 0, 2), crop="b"), feature(square(2, 0, 2), crop="a")])
     classes = class_format(("background", "a", "b"), (0, 1, 2))
     truths = TruthFolder(tmp_path, MODEL, classes, label_column="crop")
-    (job,) = truths.with_truths([find_jobs([str(image)], tmp_path / "out")])
+    (job,) = truths.with_truths(find_jobs([str(image)], tmp_path / "out"))
     np.testing.assert_array_equal(true_labels(job.truth, classes), [[2, 2, 1, 1]] * 2 + [[0] * 4] * 2)
 
 
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
     touch(tmp_path, "case/ct.nii.gz", "case/segmentations/a.nii.gz", "case/segmentations/b.nii.gz")
-    inputs = [find_jobs([str(tmp_path)], tmp_path / "out")]
+    inputs = find_jobs([str(tmp_path)], tmp_path / "out")
     (job,) = TruthFolder(tmp_path, MODEL, overlap_format("a", "b")).with_truths(inputs)
     assert job.truth.paths == tuple(str(tmp_path / "case" / "segmentations" / f"{name}.nii.gz") for name in "ab")
     with pytest.raises(DataError, match=r"has no mask for 1 input, the first is case/ct"):
@@ -295,7 +295,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
         for _ in range(2):
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
     jobs = pages_of("s", 2)
-    inputs = [[replace(job, source=PageFile("s.tif", page), size=(3, 4), place=PLACE) for page, job in enumerate(jobs)]]
+    inputs = [replace(job, source=PageFile("s.tif", page), size=(3, 4), place=PLACE) for page, job in enumerate(jobs)]
     first, second = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
@@ -312,14 +312,14 @@ def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path)
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     jobs = [replace(job, source=PageFile("s.tif", page)) for job, page in zip(pages_of("s", 2), (0, 2), strict=True)]
-    scored = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths([jobs])
+    scored = TruthFolder(tmp_path, MODEL, CLASSES, "").with_truths(jobs)
     assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     (job,) = pages_of("v")
-    inputs = [[replace(job, size=(2, 3, 4), source=VolumeFile(("v.tif",)))]]
+    inputs = [replace(job, size=(2, 3, 4), source=VolumeFile(("v.tif",)))]
     (scored,) = TruthFolder(tmp_path, UNetConfig(), CLASSES, "").with_truths(inputs)
     assert scored.truth == VolumeFile((str(tmp_path / "v.tif"),), grid_of=VolumeFile(("v.tif",)))
 

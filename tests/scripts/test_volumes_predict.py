@@ -92,7 +92,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     args = settings_of(input=list(map(str, inputs)), output=output, truth=truth, **options)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     output_format = new_format(predictor.config)
-    writer = RequestedOutputs(output_format, extensions, args.overwrite, args.boundary)
+    writer = RequestedOutputs(output_format, extensions, args.boundary)
     work = prepare_work(args, predictor, writer)
     return list(PredictionPipeline(predictor, writer, work.finished_jobs).run(work.batches))
 

@@ -1,6 +1,5 @@
 """Inputs of networks and of predictions, for tests."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,4 +31,4 @@ def find_jobs(
 ) -> list[Job]:
     """The jobs of inputs of a model that reads places, and whose predictions have this format."""
     config = UNetConfig(channels, dims=dims, preprocess=Preprocess(place=True, **preprocess))
-    return list(chain.from_iterable(find_inputs(patterns, output, config, output_format)))
+    return find_inputs(patterns, output, config, output_format)

@@ -37,7 +37,7 @@ def touch(folder: Path, *names: str) -> None:
 
 def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 3)) -> Job:
     """The job of an image that is not written."""
-    return Job(source=PageFile(folder / f"{name}.tif"), size=size, output=folder / "out" / name, root=folder / "out")
+    return Job(source=PageFile(folder / f"{name}.tif"), size=size, root=folder / "out", stem=Path(name))
 
 
 def volume_job(folder: Path, truth: Path | None) -> Job:
@@ -47,7 +47,8 @@ def volume_job(folder: Path, truth: Path | None) -> Job:
     return Job(
         source=volume,
         size=(3, 4, 5),
-        output=folder / "out" / "image",
+        root=folder / "out",
+        stem=Path("image"),
         truth=truth and VolumeFile((str(truth),), (2.0, 1.0, 1.0), grid_of=volume),
     )
 

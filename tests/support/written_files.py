@@ -21,4 +21,4 @@ def tilted_volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> J
     nibabel.save(nibabel.Nifti1Image(np.zeros((size[1], size[2], size[0]), np.float32), TILTED), image)
     volume = VolumeFile((str(image),))
     header = read_volume_header(volume, "v")
-    return Job(source=volume, size=header.size, output=folder / "out" / "v")
+    return Job(source=volume, size=header.size, root=folder / "out", stem=Path("v"))

@@ -53,7 +53,7 @@ def signed_area(ring):
 
 def outlined(folder, mask, place=IN_PIXELS):
     """Number and rings of the areas of a mask."""
-    job = Job(source=PageFile("a.tif"), size=mask.shape, output=folder / "a", place=place)
+    job = Job(source=PageFile("a.tif"), size=mask.shape, root=folder, stem=Path("a"), place=place)
     image = PredictedImage(job, mask.shape, Prediction(mask))
     properties = [{"number": number} for number in range(1, mask.max() + 1)]
     save_polygons(image, ".geojson", [Areas(mask.astype(np.int32), properties)])
@@ -196,13 +196,13 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
 
 
-SMALL = Job(source=PageFile("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
+SMALL = Job(source=PageFile("in/a.tif"), size=(2, 2), root=Path(), stem=Path("a"), place=IN_PIXELS)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_polygons_that_pyogrio_refuses_are_a_one_line_error(tmp_path, error):
     raw = pytest.importorskip("pyogrio.raw")
-    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
+    image = PredictedImage(replace(SMALL, root=tmp_path), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
     line = r"^in/a\.tif: its polygons cannot be written \(no such layer\)$"
     with mock.patch.object(raw, "write", side_effect=error("no such layer")), pytest.raises(DataError, match=line):
         CLASSES.write(image, (".gpkg",))
@@ -210,7 +210,7 @@ def test_polygons_that_pyogrio_refuses_are_a_one_line_error(tmp_path, error):
 
 @pytest.mark.parametrize("extension", POLYGONS)
 def test_a_disk_that_is_full_is_an_os_error(tmp_path, extension):
-    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
+    image = PredictedImage(replace(SMALL, root=tmp_path), (2, 2), Prediction(np.zeros((2, 2), np.uint8)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:

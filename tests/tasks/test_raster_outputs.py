@@ -6,6 +6,7 @@ Modules: tasks/prediction_files.py, data_utils/image_io/places.py.
 import io
 import json
 import re
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -207,7 +208,7 @@ def test_geotiff_is_read_by_rasterio(tmp_path, monkeypatch, channels, dtype, mos
 def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interpretations, nodata):
     bands, _ = scene(0, size=(20, 30))
     place = read_grid(str(write_raster(tmp_path / "in.tif", bands))).place
-    job = Job(source=PageFile(tmp_path / "in.tif"), size=(20, 30), output=tmp_path / "out", place=place)
+    job = Job(source=PageFile(tmp_path / "in.tif"), size=(20, 30), root=tmp_path, stem=Path("out"), place=place)
     output_format = class_format(("a", "b"), values)
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
     missing = np.arange(30)[None] < np.arange(20)[:, None]
@@ -224,14 +225,14 @@ def test_a_picture_without_place_has_its_prediction_where_it_holds_no_data(tmp_p
     missing = np.random.default_rng(0).random((9, 6)) < 0.5
     logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
     output_format = class_format(("a", "b"), (0, 1))
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(9, 6), output=tmp_path / "out" / "a")
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(9, 6), root=tmp_path / "out", stem=Path("a"))
     write_logits(output_format, Classes(("a", "b")), job, logits, (".png", ".npy"), missing=missing)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), logits.argmax(0))
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)
 
 
 def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(1, 256), output=tmp_path / "out", place=PLACE)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(1, 256), root=tmp_path, stem=Path("out"), place=PLACE)
     labels = np.arange(256, dtype=np.uint8)[None]
     nodata = free_value(range(256))
     image = PredictedImage(job, labels.shape, Prediction(labels), missing=labels == 9)
@@ -388,7 +389,7 @@ def test_outlines_do_not_stop_at_the_rows_that_are_written_together(tmp_path, ou
         labels[top : top + 10, 10:30] = number << 8 | 1 if isinstance(output_format, ObjectFormat) else 1
     labels[32:64, 10:30] = labels[5, 10]  # it ends with the first rows
     image = np.random.default_rng(0).integers(0, 255, (140, width, 3), dtype=np.uint8)
-    job = Job(source=PageFile(tmp_path / "a.png"), size=labels.shape, output=tmp_path / "out")
+    job = Job(source=PageFile(tmp_path / "a.png"), size=labels.shape, root=tmp_path, stem=Path("out"))
     picture = WindowedArray(image)
     output_format.write(PredictedImage(job, labels.shape, Prediction(labels), picture), (OVERLAY,))
     expected = output_format.section.draw(image, labels)
@@ -399,7 +400,7 @@ def test_an_overlay_is_stretched_over_the_values_of_pixels_that_hold_data(tmp_pa
     pixels = np.random.default_rng(0).integers(1000, 2000, (40, 30, 3), dtype=np.uint16)
     pixels[:10] = 0
     image = np.ma.masked_equal(pixels, 0)
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(40, 30), output=tmp_path / "out")
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(40, 30), root=tmp_path, stem=Path("out"))
     prediction = Prediction(np.zeros((40, 30), np.uint8))
     output_format = class_format(("a", "b"), (0, 1))
     output_format.write(PredictedImage(job, (40, 30), prediction, WindowedArray(image)), (OVERLAY,))

@@ -142,7 +142,7 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path, beside):
     image = nibabel.Nifti1Image(np.zeros((5, 4, 3), np.uint8), np.diag([1.0, 1.0, 2.0, 1.0]))
     nibabel.save(image, tmp_path / "a.nii.gz")
     volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
-    job = Job(source=volume, size=(3, 4, 5), output=tmp_path / "out" / "a")
+    job = Job(source=volume, size=(3, 4, 5), root=tmp_path / "out", stem=Path("a"))
     output_format = class_format(("a", "b"), (0, 7))
     write_logits(output_format, Classes(("a", "b")), job, logits, (".png", UNCERTAINTY, *beside))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")

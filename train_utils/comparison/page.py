@@ -46,7 +46,6 @@ def write_page(
         sentences=sentences,
         lines=lines,
         charts=_charts(plotted_recipes),
-        is_one_recipe=len(recipes) == 1,
     )
 
 

@@ -226,25 +226,11 @@ def recipe_table(recipes: Sequence[Recipe]) -> Table:
             "highest": f"{max(scores):.4f}",
             "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
             "best step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
-            "seeds or folds": _replicates(runs),
+            "seeds or folds": _distinct((run.replicate for run in runs), "; "),
             "folders": _distinct(str(run.folder) for run in runs),
         }
         rows.append((recipe.label, cells))
     return Table("Recipes", "recipe", [Column(title, title, "") for title in rows[0][1]], rows)
-
-
-def _replicates(runs: Sequence[RecordedRun]) -> str:
-    """The seeds of runs, each with its folds where there are folds."""
-    folds: dict[str, list[str]] = {}
-    for run in runs:
-        flags = run.settings.flags
-        own_folds = folds.setdefault(f"seed {flags.get('seed')}", [])
-        if flags.get("fold"):
-            own_folds.append(flags["fold"])
-    texts = []
-    for seed, own_folds in folds.items():
-        texts.append(f"{seed}, fold {_distinct(own_folds)}" if own_folds else seed)
-    return "; ".join(texts)
 
 
 def settings_table(recipes: Sequence[Recipe]) -> Table:

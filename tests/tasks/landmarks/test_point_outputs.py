@@ -110,7 +110,7 @@ def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):
 
 def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     task = landmarks("markups", "LPS")
-    job = replace(tilted_volume_job(tmp_path, (6, 8, 10)), output=tmp_path / "out" / "sub" / "v")
+    job = replace(tilted_volume_job(tmp_path, (6, 8, 10)), root=tmp_path / "out" / "sub")
     maps = peaks(job.size, (1, 4, 5), (4, 2, 6), None)
     prediction = write_logits(point_format(task), task, job, maps, (MASK, OVERLAY)).labels
     header = read_volume_header(job.volume, "v")
@@ -191,7 +191,7 @@ def test_points_of_pages_stand_in_one_table_by_their_page(tmp_path):
     pages = []
     for page in (0, 1):
         source = PageFile("a.tif", page)
-        pages.append(replace(job, source=source, number=page + 1, output=job.output.with_name(f"a_000{page + 1}")))
+        pages.append(replace(job, source=source, number=page + 1))
     for page_job in pages:
         write_at(point_format(landmarks("long", "pixels")), page_job, 7.0)
     assert joined_table(tmp_path, pages).images == ("a_0001.tif", "a_0002.tif")

@@ -25,10 +25,7 @@ TASK = landmarks("long", "pixels")
 
 def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") -> list[Job]:
     """The jobs with their truths, each of an input of this stem below the given folder."""
-    inputs = []
-    for job in jobs:
-        assert job.root is not None
-        inputs.append([replace(job, output=job.root / stem) if stem else job])
+    inputs = [replace(job, stem=Path(stem or job.stem)) for job in jobs]
     return with_true_points(path, point_format(task).true_points(path), inputs)
 
 
@@ -105,9 +102,8 @@ def test_a_page_has_the_points_of_its_name_else_those_of_its_file(tmp_path):
     write_noses(tmp_path / "t.csv", "a.tif", "a_0002.tif")
     pages = []
     for number in (1, 2):
-        output = tmp_path / f"a_{number:04}"
-        pages.append(replace(image_at(tmp_path, "a.tif"), output=output, root=tmp_path, number=number))
-    jobs = with_true_points(tmp_path / "t.csv", point_format(TASK).true_points(tmp_path / "t.csv"), [pages])
+        pages.append(replace(image_at(tmp_path, "a.tif"), root=tmp_path, number=number))
+    jobs = with_true_points(tmp_path / "t.csv", point_format(TASK).true_points(tmp_path / "t.csv"), pages)
     assert list(map(row_of, jobs)) == [0, 1]
 
 

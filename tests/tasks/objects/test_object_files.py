@@ -20,7 +20,6 @@ from support.prediction import image_job
 from support.written_files import PLACE, SIZE, TILTED, tilted_volume_job
 
 from data_utils.image_io.formats import PageFile
-from inference.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.job import MASK, Job
 from tasks.objects import write as objects_module
@@ -136,7 +135,7 @@ def test_a_mask_takes_the_place_of_an_earlier_one_of_the_other_format_and_is_no_
 
 @pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
 def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
-    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 2), output=tmp_path / "out", place=PLACE)
+    job = Job(source=PageFile(tmp_path / "a.tif"), size=(2, 2), root=tmp_path, stem=Path("out"), place=PLACE)
     numbers = np.array([[0, 1], [2, objects]])
     write_mask(job, numbers, objects, np.array([[True, False], [False, False]]))
     written = tifffile.imread(tmp_path / "out.tif")
@@ -154,7 +153,7 @@ TWO = Prediction(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number
 
 
 def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
-    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    job = replace(image_job(tmp_path), root=tmp_path, stem=Path("a"))
     FORMAT.write_table(PredictedImage(job, (3, 4), TWO))
     lines = job.file(TABLE).read_text().splitlines()
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
@@ -250,18 +249,20 @@ def test_run_lengths_of_an_object_are_decoded_by_pycocotools(share, top, left):
 
 
 @pytest.fixture
-def images(tmp_path) -> list[tuple[str, Path, Path]]:
-    """Name, label image and table of three images: of two objects, of one, and of none."""
+def images(tmp_path) -> list[Job]:
+    """The jobs of three images whose mask and table are written: of two objects, of one, and of none."""
     rows_of = {
         "a": [(1, "cell", (0, 0, 2, 2)), (3, "dirt", (0, 3, 2, 4))],
         "b": [(2, "dirt", (2, 1, 3, 4))],
         "c": [],
     }
-    listed = []
-    for name, rows in rows_of.items():
-        table = write_object_table(tmp_path / f"{name}.csv", *rows)
-        listed.append((f"sub/{name}.tif", write_labels(tmp_path / f"{name}.png"), table))
-    return listed
+    jobs = [
+        replace(image_job(tmp_path, name), root=tmp_path.parent, stem=Path(tmp_path.name, name)) for name in rows_of
+    ]
+    for job, rows in zip(jobs, rows_of.values(), strict=True):
+        write_object_table(job.file(TABLE), *rows)
+        write_labels(job.file(MASK))
+    return jobs
 
 
 def read_coco(folder: Path) -> dict:
@@ -269,13 +270,13 @@ def read_coco(folder: Path) -> dict:
 
 
 def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
-    write_coco(tmp_path, images, ("dirt", "cell"))
+    write_coco(tmp_path, images, object_format("dirt", "cell"))
     content = read_coco(tmp_path)
     assert content["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
     assert content["images"] == [
-        {"id": 1, "file_name": "sub/a.tif", "height": 3, "width": 4},
-        {"id": 2, "file_name": "sub/b.tif", "height": 3, "width": 4},
-        {"id": 3, "file_name": "sub/c.tif", "height": 3, "width": 4},
+        {"id": 1, "file_name": f"{tmp_path.name}/a.tif", "height": 3, "width": 4},
+        {"id": 2, "file_name": f"{tmp_path.name}/b.tif", "height": 3, "width": 4},
+        {"id": 3, "file_name": f"{tmp_path.name}/c.tif", "height": 3, "width": 4},
     ]
     annotations = content["annotations"]
     listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in annotations]
@@ -286,19 +287,18 @@ def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
 
 
 def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
-    jobs = [
-        replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path.parent) for name in ("a", "failed")
-    ]
+    stems = [Path(tmp_path.name, name) for name in ("a", "failed")]
+    jobs = [replace(image_job(tmp_path, stem.name), root=tmp_path.parent, stem=stem) for stem in stems]
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
-    RequestedOutputs(object_format("cell", "dirt"), (MASK,)).write_coco(tmp_path, jobs)
+    write_coco(tmp_path, jobs, object_format("cell", "dirt"))
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 
 
 @pytest.mark.parametrize("row", [(1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))], ids=["class", "place"])
 def test_a_coco_file_is_not_written_of_a_table_that_is_not_of_the_mask(tmp_path, images, row):
-    write_object_table(tmp_path / "c.csv", row)
-    with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
-        write_coco(tmp_path, images, ("cell", "dirt"))
+    write_object_table(images[2].file(TABLE), row)
+    with pytest.raises(DataError, match=r"c\.objects\.csv: object 1 is not one of the mask"):
+        write_coco(tmp_path, images, object_format("cell", "dirt"))

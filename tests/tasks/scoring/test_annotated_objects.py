@@ -37,9 +37,9 @@ NAMES = ("a.png", "b.png", "c.png")
 
 def find_truth(folder: Path, objects: tuple[str, ...], name: str) -> MaskFile | None:
     """The true objects of the image `name`, given the model's classes of objects."""
-    job = Job(source=PageFile(name), size=None, output=Path("out", name), root=Path("out"))
+    job = Job(source=PageFile(name), size=None, root=Path("out"), stem=Path(name))
     try:
-        return TruthFolder(folder, UNetConfig(), object_format(*objects)).with_truths([[job]])[0].truth
+        return TruthFolder(folder, UNetConfig(), object_format(*objects)).with_truths([job])[0].truth
     except DataError as error:
         if "has no mask for 1 input" in str(error):
             return None

@@ -79,7 +79,7 @@ def test_seeds_of_one_recipe_are_said_to_spread_and_shown_on_images_that_several
     with_pictures(runs[2], "i0", "i1", "i2")
     html = run_compare(runs, tmp_path / "page.html").page
     of_seeds = SimpleNamespace(runs=runs, html=html, page=Page(html))
-    assert "What the score of another recipe has to exceed is their spread." in of_seeds.page.text
+    assert "all runs are of one recipe" in of_seeds.page.text
     assert "seed 0; seed 1; seed 2" in of_seeds.page.text
     first, second, third = of_seeds.runs
     scores = [(first, 0.7), (second, 0.75), (third, 0.2), (first, 0.1), (second, 0.2), (third, 0.1)]
@@ -96,6 +96,6 @@ def test_recipes_are_shown_by_runs_of_one_seed_and_fold_with_curves_of_their_col
         runs.append(with_pictures(run, "i0"))
     page = run_compare(runs, tmp_path / "page.html").page
     assert picture_labels(Page(page)) == ["A: mean IoU 0.1000", "B: mean IoU 0.2000"]
-    assert "All runs are of one recipe" not in page
+    assert "all runs are of one recipe" not in page
     colors = re.findall(r'id="series-\d">\s*<path [^>]*stroke: (#\w+)', charts_of(page)[-1])
     assert colors == [SERIES[0]] * 2 + [SERIES[1]] * 3

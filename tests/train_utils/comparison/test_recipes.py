@@ -98,7 +98,7 @@ def test_a_row_of_a_recipe_has_scores_images_steps_seeds_and_folders(tmp_path):
     cells = ["unfinished", "mean IoU", "0.5000", "n/a", "0.5000", "0.5000", "n/a", "40 of 40", "seed 7", str(runs[2])]
     assert unfinished == ["A", *cells]
     assert folds[:7] == ["B", "2", "mean IoU", "0.3375", "0.1945", "0.2000", "0.4750"]
-    assert folds[7:10] == ["4, 1,003", "40 of 40", "seed 0, fold 3/5, 2/5"]
+    assert folds[7:10] == ["4, 1,003", "40 of 40", "fold 3/5, seed 0; fold 2/5, seed 0"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_utils.class_map import ignored_values
+from data_utils.class_names import is_background
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.labels import segment_names
@@ -27,11 +28,12 @@ from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.mask_values import value_text
 from data_utils.sources.annotations.drawn import DrawnMask
+from data_utils.sources.annotations.world_polygons import ONLY_CLASS
 from data_utils.sources.dicom import check_marked_once, is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
-from data_utils.sources.records import Files, Record, Records
+from data_utils.sources.records import Files, Metadata, Record, Records
 from inference.inputs import input_stem, mask_folder_test, page_stem, pictures_below, stem_of
 from runtime.console import counted, listing
 from runtime.errors import DataError
@@ -150,9 +152,20 @@ class TruthFolder:
         except NoFolderError:
             return []
         splits = [open_split() for open_split in openers.values()]
-        if output_format.object_classes:
-            return splits
-        return [records for records in splits if records.metadata.task in (None, config.task)]
+        if not output_format.object_classes:
+            splits = [records for records in splits if records.metadata.task in (None, config.task)]
+        for records in splits:
+            self._check_names(records.metadata)
+        return splits
+
+    def _check_names(self, metadata: Metadata) -> None:
+        """Raises DataError for annotations without any class of the model; if it has one, names do not matter."""
+        known = [name for name in self.output_format.section.names if not is_background(name)]
+        names = [name for _, name in metadata.classes if not is_background(name)]
+        if metadata.annotations is None or not names or len(known) < 2 or not set(names).isdisjoint(known):
+            return
+        remedy = "; give --label-column" if names == [ONLY_CLASS] else ""
+        raise DataError(f"--truth {self.folder}: marks {listing(names)}; the model has {listing(known)}{remedy}")
 
     def _truth_of_record(self, records: Records, record: Record) -> MaskFile | None:
         """The true objects of an annotated image, its true classes, or its mask; None if the model has others."""

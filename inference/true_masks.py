@@ -35,6 +35,7 @@ from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Files, Metadata, Record, Records
 from inference.inputs import input_stem, mask_folder_test, page_stem, pictures_below, stem_of
+from inference.output_folder import is_recorded
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -133,7 +134,8 @@ class TruthFolder:
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
 
-        Sets of another task than the model's are left out.
+        So do the outputs of predict.py, whatever JSON lies beside them. Sets of another task than the model's are left
+        out.
         """
         if not self.folder.is_dir():
             raise DataError(f"--truth {self.folder}: is not a folder; give that of the masks, or of the data set")
@@ -149,8 +151,10 @@ class TruthFolder:
         )
         try:
             openers = find_in_folder(self.folder, TEST_SPLITS, config)
-        except NoFolderError:
-            return []
+        except DataError as error:
+            if isinstance(error, NoFolderError) or is_recorded(self.folder):
+                return []
+            raise
         splits = [open_split() for open_split in openers.values()]
         if not output_format.object_classes:
             splits = [records for records in splits if records.metadata.task in (None, config.task)]

@@ -21,10 +21,12 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
+from inference.output_folder import record_provenance
 from inference.true_masks import DataSetTruths, TrueMasks, TruthFolder
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
 from tasks.job import Job, MaskFile
+from tasks.objects.write import write_coco
 from tasks.prediction_format import MaskFormat
 from unet.config import Preprocess, UNetConfig
 
@@ -119,6 +121,13 @@ def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
     assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell"), ""), "a") == PageFile(tmp_path / "a.png")
+
+
+def test_masks_that_were_predicted_are_truth_beside_the_other_outputs(tmp_path):
+    touch(tmp_path, "a.png")
+    write_coco(tmp_path, [], ["cell"])
+    record_provenance(tmp_path, {"models": {"model": "0"}}, overwrite=False)
+    assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell")), "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
@@ -262,7 +271,7 @@ def test_polygons_without_the_column_of_their_classes_are_no_truth_of_several(tm
     image = write_raster(tmp_path / "images" / "a.tif", np.zeros((1, 4, 4), np.uint16))
     write_geojson(tmp_path / "crops.geojson", [feature(square(0, 0, 2), crop="b"), feature(square(2, 0, 2), crop="a")])
     classes = format_of(ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=outside)))
-    with pytest.raises(DataError, match="--truth .*--label-column"):
+    with pytest.raises(DataError, match=r"--truth .*--label-column"):
         TruthFolder(tmp_path, MODEL, classes).with_truths([find_jobs([str(image)], tmp_path / "out")])
 
 

@@ -46,7 +46,7 @@ from tasks.prediction_format import PredictionFormat
 from unet.config import MaskValue, UNetConfig
 
 # names of folders that say whether images or masks lie there
-FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
+FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)(?:t[rs]|va)", re.IGNORECASE)
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 Entry = TypeVar("Entry")

@@ -16,7 +16,15 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import check_grids, read_label_volume, read_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.documents import json_of
-from data_utils.sources.folder import DataFolder, children, composed, files_by_stem, walk
+from data_utils.sources.folder import (
+    DECATHLON_IMAGES,
+    DECATHLON_LABELS,
+    DataFolder,
+    children,
+    composed,
+    files_by_stem,
+    walk,
+)
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import (
     FileRow,
@@ -93,10 +101,11 @@ def find_volumes(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its cases, from a folder of volumes with labels; else empty."""
     if folder.suffixes == IMAGE_SUFFIXES:
         return {}
-    splits = {name: (*folders, TRAINING) for name, folders in folder.splits.items()}
-    for images, masks in folder.splits.values():
+    splits: dict[str, tuple[Path, Path, str]] = {}
+    for name, (images, masks) in folder.splits.items():
+        splits[name] = images, masks, TRAINING if name == "train" else VALIDATION
         file = _description_file(masks)
-        if file is not None and _has_labeled_validation(file):
+        if len(folder.splits) == 1 and file is not None and _has_labeled_validation(file):
             splits["val"] = images, masks, VALIDATION
     return split_openers(splits, _open_folders, folder.suffixes, folder.config)
 
@@ -195,9 +204,9 @@ class Description(NamedTuple):
 
 
 def _description_file(masks: Path) -> Path | None:
-    """The dataset.json beside labelsTr, or the only file that is called like it, such as MONAI's dataset_0.json."""
+    """The dataset.json beside labelsTr or labelsVa, or the only file of such a name, as MONAI's dataset_0.json."""
     folder = masks.parent
-    if masks.name.lower() != "labelstr":
+    if masks.name.lower() not in DECATHLON_LABELS:
         return None
     if (folder / DESCRIPTION).exists():
         return folder / DESCRIPTION
@@ -263,9 +272,9 @@ def read_description(file: Path, key: str = TRAINING) -> Description:
 
 
 def _listed_stem(path: str) -> str:
-    """What a dataset.json calls a file, without its folder `imagesTr` or `labelsTr` and without its extension."""
+    """What a dataset.json calls a file, without its folder, such as `imagesTr`, and without its extension."""
     parts = composed(path.replace("\\", "/")).split("/")
-    folders = [number for number, part in enumerate(parts) if part.lower() in ("imagestr", "labelstr")]
+    folders = [number for number, part in enumerate(parts) if part.lower() in DECATHLON_IMAGES + DECATHLON_LABELS]
     return volume_stem("/".join(parts[folders[-1] + 1 :] if folders else parts[-1:]))
 
 

@@ -105,7 +105,7 @@ def find_volumes(folder: DataFolder) -> SplitOpeners:
     for name, (images, masks) in folder.splits.items():
         splits[name] = images, masks, TRAINING if name == "train" else VALIDATION
         file = _description_file(masks)
-        if len(folder.splits) == 1 and file is not None and _has_labeled_validation(file):
+        if len(folder.splits) == 1 and file is not None and read_description(file, VALIDATION).cases is not None:
             splits["val"] = images, masks, VALIDATION
     return split_openers(splits, _open_folders, folder.suffixes, folder.config)
 
@@ -214,11 +214,6 @@ def _description_file(masks: Path) -> Path | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _has_labeled_validation(file: Path) -> bool:
-    entries = json_of(file).get(VALIDATION)
-    return isinstance(entries, list) and bool(entries) and isinstance(entries[0], dict) and "label" in entries[0]
-
-
 def _renamed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, Files]:
     """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name."""
     images: dict[str, Files] = {}
@@ -260,6 +255,8 @@ def read_description(file: Path, key: str = TRAINING) -> Description:
     entries = content.get(key)
     if not entries or not isinstance(entries, list):
         return description
+    if key == VALIDATION and not (isinstance(entries[0], dict) and "label" in entries[0]):
+        return description  # images of a challenge, whose labels are not given away
     cases: list[tuple[tuple[str, ...], str]] = []
     try:
         for entry in entries:

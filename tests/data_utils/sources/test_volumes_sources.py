@@ -189,8 +189,8 @@ def test_a_list_may_have_the_name_that_monai_gives_it(tmp_path):
     assert dict(records.metadata.classes).keys() == {0, 1, 2}
 
 
-@pytest.mark.parametrize("is_listed", [True, False])
-def test_volumes_in_folders_for_validation_are_a_split(tmp_path, is_listed):
+@pytest.mark.parametrize("listed", [("image", "label"), ("image",), ()], ids=["cases", "images", "nothing"])
+def test_volumes_in_folders_for_validation_are_a_split(tmp_path, listed):
     """As AMOS22 has them."""
     write_decathlon(tmp_path)
     content = json.loads((tmp_path / "dataset.json").read_text())
@@ -199,7 +199,7 @@ def test_volumes_in_folders_for_validation_are_a_split(tmp_path, is_listed):
     for kind, path in last.items():
         (tmp_path / moved[kind]).parent.mkdir()
         (tmp_path / path).rename(tmp_path / moved[kind])
-    lists = {"training": content["training"]} | ({"validation": [moved]} if is_listed else {})
+    lists = {"validation": [{kind: moved[kind] for kind in listed}]} if listed else {}
     (tmp_path / "dataset.json").write_text(json.dumps(content | lists))
     train, val = load_records(volume_config(tmp_path))
     assert [record["name"] for record in val] == CASE_NAMES[-1:]

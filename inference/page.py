@@ -1,5 +1,6 @@
 """Prediction for a page in a browser: from a file of a moderate size to its mask, and HTML that shows the mask."""
 
+import math
 from base64 import b64encode
 from dataclasses import replace
 from html import escape
@@ -26,6 +27,8 @@ from tasks.task import Scores
 from unet.config import UNetConfig
 
 MAX_PIXELS = 40_000_000
+SHORTEST_SIDE = 64  # to about as much a network pads a shorter side
+COLORS = 4  # bands that take as much memory as a picture
 MAX_BYTES = 100_000_000
 LIMITS = f"{MAX_PIXELS // 10**6} megapixels and {MAX_BYTES // 10**6} MB"
 SHOWN_SIDE = 1000  # pixels; if an image has twice as many, every second row and column is shown
@@ -117,9 +120,13 @@ def page_job(file: Path, config: UNetConfig, output_format: PredictionFormat) ->
     job = replace(job, place=None)  # the page shows a picture
     if job.volume is not None:
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
-    height, width = job.size or read_header(file, f"{file.name}: image")[0]
-    if height * width > MAX_PIXELS:
-        raise ImageError(f"{file.name}: has {width:,} x {height:,} pixels, {remedy}")
+    (height, width), mode = read_header(job.source, f"{file.name}: image")
+    size = f"{width:,} x {height:,} pixels"
+    bands = int(mode.partition(" x ")[2] or 1)
+    if bands > COLORS:
+        size += f" in {bands:,} bands"
+    if max(height, SHORTEST_SIDE) * max(width, SHORTEST_SIDE) * math.ceil(bands / COLORS) > MAX_PIXELS:
+        raise ImageError(f"{file.name}: has {size}, {remedy}")
     return job
 
 

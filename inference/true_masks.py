@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_utils.class_map import ignored_values
+from data_utils.class_names import is_background
 from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.dicom.labels import segment_names
@@ -27,12 +28,14 @@ from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
 from data_utils.mask_values import value_text
 from data_utils.sources.annotations.drawn import DrawnMask
+from data_utils.sources.annotations.world_polygons import ONLY_CLASS
 from data_utils.sources.dicom import check_marked_once, is_label, labels_by_series, series_uid
 from data_utils.sources.folder import IMAGE_WORDS, MASK_WORDS, NoFolderError, composed
 from data_utils.sources.load import find_in_folder
 from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
-from data_utils.sources.records import Files, Record, Records
+from data_utils.sources.records import Files, Metadata, Record, Records
 from inference.inputs import mask_folder_test, pictures_below, stem_of
+from inference.output_folder import is_recorded
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
@@ -43,7 +46,7 @@ from tasks.prediction_format import PredictionFormat
 from unet.config import MaskValue, UNetConfig
 
 # names of folders that say whether images or masks lie there
-FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)t[rs]", re.IGNORECASE)
+FOLDER_OF_A_KIND = re.compile(f"{IMAGE_WORDS}|{MASK_WORDS}|(?:images|labels)(?:t[rs]|va)", re.IGNORECASE)
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 Entry = TypeVar("Entry")
@@ -122,7 +125,8 @@ class TruthFolder:
     def _data_set(self) -> list[Records]:
         """The images of all splits with their targets, as training finds them; empty if the folder holds masks alone.
 
-        Sets of another task than the model's are left out.
+        So do the outputs of predict.py, whatever JSON lies beside them. Sets of another task than the model's are left
+        out.
         """
         if not self.folder.is_dir():
             raise DataError(f"--truth {self.folder}: is not a folder; give that of the masks, or of the data set")
@@ -139,12 +143,25 @@ class TruthFolder:
         )
         try:
             openers = find_in_folder(self.folder, TEST_SPLITS, config)
-        except NoFolderError:
-            return []
+        except DataError as error:
+            if isinstance(error, NoFolderError) or is_recorded(self.folder):
+                return []
+            raise
         splits = [open_split() for open_split in openers.values()]
-        if output_format.object_classes:
-            return splits
-        return [records for records in splits if records.metadata.task in (None, config.task)]
+        if not output_format.object_classes:
+            splits = [records for records in splits if records.metadata.task in (None, config.task)]
+        for records in splits:
+            self._check_names(records.metadata)
+        return splits
+
+    def _check_names(self, metadata: Metadata) -> None:
+        """Raises DataError for annotations without any class of the model; if it has one, names do not matter."""
+        known = [name for name in self.output_format.section.names if not is_background(name)]
+        names = [name for _, name in metadata.classes if not is_background(name)]
+        if metadata.annotations is None or not names or len(known) < 2 or not set(names).isdisjoint(known):
+            return
+        remedy = "; give --label-column" if names == [ONLY_CLASS] else ""
+        raise DataError(f"--truth {self.folder}: marks {listing(names)}; the model has {listing(known)}{remedy}")
 
     def _truth_of_record(self, records: Records, record: Record) -> MaskFile | None:
         """The true objects of an annotated image, its true classes, or its mask; None if the model has others."""

@@ -217,7 +217,10 @@ class Checkpoints:
         try:
             with complete_folder(checkpoint.path) as folder:
                 for kind, group in tensors.items():
-                    save_file(group, folder / f"{kind}.safetensors")
+                    file = folder / f"{kind}.safetensors"
+                    save_file(group, file)  # which no other user may read
+                    with suppress(OSError):  # of a file system without modes
+                        file.chmod(folder.stat().st_mode & 0o666)
                 checkpoint.write(folder)
             self._prune(checkpoint.state)
         except WRITE_ERRORS as error:

@@ -54,8 +54,8 @@ class Evaluation:
             remedy = f"look at the values of {names}, or {remedy}"
         kept = f"; the best model, of step {best_step}, is kept" if best_step else ""
         raise TrainingError(
-            f"step {self.step}: the network's outputs for {count} of {total} validation images are not finite numbers;"
-            f" {remedy}{kept}"
+            f"step {self.step}: the network's outputs for {count} of {total} validation {records.image_kind}s are not"
+            f" finite numbers; {remedy}{kept}"
         )
 
     def record(self) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 import atexit
 import math
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,7 +21,7 @@ from inference.models import load_model
 from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
 from runtime.errors import CheckpointError, LaunchError, SettingsError
-from runtime.files import lock_folder, remove_leftovers
+from runtime.files import lock_folder, remove_leftovers, user_text
 from runtime.launch import (
     check_launch,
     command_line,
@@ -150,7 +151,8 @@ class OpenedRun:
             return []
         earlier = Path(self.flags.init_from or "").parent
         try:
-            if RunSettings.read(earlier).flags.get("dataset") != redact_all(self.flags.dataset):
+            datasets = (RunSettings.read(earlier).flags.get("dataset"), redact_all(self.flags.dataset))
+            if len({os.path.realpath(user_text(str(dataset))) for dataset in datasets}) > 1:
                 return []
             held_out = read_image_scores(earlier)
         except (OSError, ValueError):  # the model of no run
@@ -159,9 +161,10 @@ class OpenedRun:
         seen = [index for index in usable if info.val.records.shown_name(index) not in held_out]
         if not seen:
             return []
+        kind = f"validation {info.val.records.image_kind}"
         return [
-            f"{len(seen)} of {counted(len(usable), 'validation image')} were not held out by the run of"
-            " --init-from: if its model has trained on them, the scores are too good (docs/faq.md)"
+            f"{len(seen)} of {counted(len(usable), kind)} were not held out by the run of --init-from: if its model has"
+            " trained on them, the scores are too good (docs/faq.md)"
         ]
 
     def resume_line(self) -> str:
@@ -309,9 +312,13 @@ def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, 
 
     One process reads, the others receive.
     """
-    info = on_main(accelerator, lambda: load_dataset_info(replace(run.flags, place=run.reads_places)))
-    say("\n".join([f"data: {info}", *info.warnings, *on_main(accelerator, lambda: run.seen_images(info))]))
-    args = on_main(accelerator, lambda: run.settings(info))
+
+    def read() -> tuple[DatasetInfo, TrainSettings]:
+        info = load_dataset_info(replace(run.flags, place=run.reads_places))
+        say("\n".join([f"data: {info}", *info.warnings, *run.seen_images(info)]))
+        return info, run.settings(info)
+
+    info, args = on_main(accelerator, read)
     info = replace(info, config=args)
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         for split in (info.train, info.val):

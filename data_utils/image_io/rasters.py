@@ -124,7 +124,7 @@ class Raster(WindowedImage):
         path = file.path if isinstance(file.path, bytes) else Path(file.path)
         if file.more_channels:
             pages = (file.page or 0, *file.more_channels)
-            return JoinedRasters([_open_bands_of(path, page, stack) for page in pages])
+            return JoinedRasters([_open_bands_of(path, page, stack, takes_palettes=True) for page in pages])
         try:
             tiff = stack.enter_context(open_tiff(path))
             tiff.pages[0].aspage()
@@ -250,11 +250,16 @@ def open_bands(source: BandSource, stack: ExitStack) -> WindowedImage:
     return rasters[0] if len(rasters) == 1 else JoinedRasters(rasters)
 
 
-def _open_bands_of(file: Path | bytes, number: int, stack: ExitStack) -> Raster:
-    """The page of a TIFF whose samples are to be bands, whatever else they may be."""
+def _open_bands_of(file: Path | bytes, number: int, stack: ExitStack, *, takes_palettes: bool = False) -> Raster:
+    """The page of a TIFF whose samples are to be bands, whatever else they may be.
+
+    Args:
+        takes_palettes: whether the numbers of a page with a palette are meant, as in ImageJ's channels.
+    """
     tiff = stack.enter_context(open_tiff(file))
     page = open_page(tiff, number)
-    if not has_bands(page):
+    is_channel = takes_palettes and page.photometric == tifffile.PHOTOMETRIC.PALETTE
+    if not (has_bands(page) or is_channel):
         raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
     return Raster(file, page, stack, mask=_mask_page(tiff, page), knows_missing=True)
 

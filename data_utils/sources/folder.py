@@ -21,6 +21,8 @@ from runtime.errors import DataError
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
+DECATHLON_IMAGES = ("imagestr", "imagesva")
+DECATHLON_LABELS = ("labelstr", "labelsva")
 USUAL_FOLDERS = IMAGE_FOLDERS + MASK_FOLDERS
 # words by which other folders are known, alone, and before or behind the name of a split: train_masks, img_dir
 IMAGE_WORDS = "images?|imgs?|img_dir|inputs?|originals?"
@@ -80,7 +82,8 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
     """Split -> (images, masks) folders; a flat folder is one split, `train`.
 
     Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both. nnU-Net's
-    imagesTr and labelsTr are one split. Folders of other names are found as in `_splits_by_words`.
+    imagesTr and labelsTr are one split, imagesVa and labelsVa beside them another. Folders of other names are found as
+    in `_splits_by_words`.
     """
     try:
         return _usual_splits(root, named_splits)
@@ -153,7 +156,10 @@ def _by_other_words(folders: Mapping[str, Path], words: str) -> dict[str, Path]:
 def _usual_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path, Path]]:
     folders = children(root)
     if {"imagestr", "labelstr"} <= folders.keys():
-        return {"train": (folders["imagestr"], folders["labelstr"])}
+        pairs = {"train": (folders["imagestr"], folders["labelstr"])}
+        if {"imagesva", "labelsva"} <= folders.keys():
+            pairs["val"] = (folders["imagesva"], folders["labelsva"])
+        return pairs
     split_names = wanted_splits(named_splits)
     splits = {name: folder for name, folder in folders.items() if name in split_names}
     flat = _only_folder(root, IMAGE_FOLDERS) is not None and _only_folder(root, MASK_FOLDERS) is not None

@@ -161,8 +161,8 @@ def shared_images(train: Records, val: Records) -> tuple[str, ...]:
     if not shared:
         return ()
     return (
-        f"{counted(len(shared), 'image')} of the {len(val)} that validate also train, such as {shared[0]}: the scores"
-        " are too good; list each image in one split",
+        f"{counted(len(shared), val.image_kind)} of the {len(val)} that validate also train, such as {shared[0]}: the"
+        " scores are too good; list each in one split",
     )
 
 

@@ -225,8 +225,10 @@ def _match_by_words(stems: Iterable[str], masks: Mapping[str, File]) -> dict[str
 
 
 def _without_words(stem: str, words: str) -> str:
-    """A stem without the words that its name begins or ends with."""
+    """A stem without the words that its name begins or ends with, or consists of in a folder of its own."""
     folder, name = os.path.split(stem)
+    if folder and re.fullmatch(words, name, re.IGNORECASE):
+        return os.path.join(folder, "")
     match = re.fullmatch(
         rf"(?:(?:{words})(?:[ _.-]|(?=\d)))?(.+?)(?:[ _.-](?:{words}))?", name, re.IGNORECASE | re.DOTALL
     )

@@ -15,7 +15,7 @@ from data_utils.image_io.rasters import band_indices
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import channel_pages, is_tiff, page_numbers
 from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.folder import files_by_stem, holds_files, natural_order
+from data_utils.sources.folder import DECATHLON_IMAGES, DECATHLON_LABELS, files_by_stem, holds_files, natural_order
 from data_utils.sources.pairs import FIRST_CHANNEL, Cases, Hint, find_masks, pair
 from data_utils.sources.records import FileRow, FileRows, Files, Metadata, Record, Records, Sources, divide
 from data_utils.sources.volumes import DESCRIPTION, read_description
@@ -37,7 +37,7 @@ def open_pictures(images: Path, masks: Path, config: DataConfig) -> Records:
         return scenes
     cases = find_pictures(images, masks, config)
     metadata = Metadata()
-    if masks.name.lower() == "labelstr" and (masks.parent / DESCRIPTION).exists():
+    if masks.name.lower() in DECATHLON_LABELS and (masks.parent / DESCRIPTION).exists():
         metadata = Metadata(read_description(masks.parent / DESCRIPTION).classes)
     hint = partial(_picture_hint, images, cases.masks)
     return pair_pages((images, masks), cases, metadata, config.allow_unpaired, hint)
@@ -46,7 +46,7 @@ def open_pictures(images: Path, masks: Path, config: DataConfig) -> Records:
 def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:
     """The pictures of two folders by their stems."""
     image_files = files_by_stem(images, "images")
-    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+    if images.name.lower() in DECATHLON_IMAGES:  # nnU-Net calls the only file, of all colors, CASE_0000
         image_files = {stem.removesuffix(FIRST_CHANNEL): file for stem, file in image_files.items()}
     return Cases(image_files, *find_masks(masks, image_files, config.mask_suffix))
 

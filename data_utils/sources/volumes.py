@@ -16,7 +16,15 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import check_grids, read_label_volume, read_volume, read_volume_header, volume_stem
 from data_utils.sources.annotations.documents import json_of
-from data_utils.sources.folder import DataFolder, children, composed, files_by_stem, walk
+from data_utils.sources.folder import (
+    DECATHLON_IMAGES,
+    DECATHLON_LABELS,
+    DataFolder,
+    children,
+    composed,
+    files_by_stem,
+    walk,
+)
 from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import (
     FileRow,
@@ -35,6 +43,7 @@ from runtime.parallel import map_indices
 
 DESCRIPTION = "dataset.json"
 SPACING = "spacing.json"
+TRAINING, VALIDATION = "training", "validation"  # keys of lists of cases in a dataset.json
 
 
 def image_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
@@ -92,22 +101,26 @@ def find_volumes(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens its cases, from a folder of volumes with labels; else empty."""
     if folder.suffixes == IMAGE_SUFFIXES:
         return {}
-    return split_openers(folder.splits, _open_folders, folder.suffixes, folder.config)
+    splits: dict[str, tuple[Path, Path, str]] = {}
+    for name, (images, masks) in folder.splits.items():
+        splits[name] = images, masks, TRAINING if name == "train" else VALIDATION
+        file = _description_file(masks)
+        if len(folder.splits) == 1 and file is not None and read_description(file, VALIDATION).cases is not None:
+            splits["val"] = images, masks, VALIDATION
+    return split_openers(splits, _open_folders, folder.suffixes, folder.config)
 
 
-def _open_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> Records:
-    """The cases of two folders; if a dataset.json has a list, only the cases that it lists.
+def _open_folders(images: Path, masks: Path, key: str, suffixes: tuple[str, ...], config: DataConfig) -> Records:
+    """The cases of two folders; if a dataset.json has a list of this key, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
     Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
     """
     description = Description()
     suffix = config.mask_suffix
-    file = None
-    if masks.name.lower() == "labelstr":
-        file = _description_file(masks.parent)
+    file = _description_file(masks)
     if file is not None:
-        description = read_description(file)
+        description = read_description(file, key)
         suffix = suffix or ""
     image_files = files_by_stem(images, "images", suffixes)
     masks_by_name, others = find_masks(masks, image_files, suffix, suffixes)
@@ -190,8 +203,11 @@ class Description(NamedTuple):
     cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
 
 
-def _description_file(folder: Path) -> Path | None:
-    """The dataset.json of a folder, or the only file that is called like it, such as MONAI's dataset_0.json."""
+def _description_file(masks: Path) -> Path | None:
+    """The dataset.json beside labelsTr or labelsVa, or the only file of such a name, as MONAI's dataset_0.json."""
+    folder = masks.parent
+    if masks.name.lower() not in DECATHLON_LABELS:
+        return None
     if (folder / DESCRIPTION).exists():
         return folder / DESCRIPTION
     alike = list(folder.glob("dataset*.json"))
@@ -208,8 +224,12 @@ def _renamed_images(description: Description, image_files: Mapping[str, str]) ->
     return images
 
 
-def read_description(file: Path) -> Description:
-    """A dataset.json of the Decathlon ("modality", labels {"0": name}) or of nnU-Net ("channel_names", {name: 0})."""
+def read_description(file: Path, key: str = TRAINING) -> Description:
+    """A dataset.json of the Decathlon ("modality", labels {"0": name}) or of nnU-Net ("channel_names", {name: 0}).
+
+    Args:
+        key: that of the list of cases; MONAI lists those for validation too.
+    """
     content = json_of(file)
     if not isinstance(content.get("labels"), dict):
         raise DataError(f'{file} has no "labels": {{"0": "background", ...}}, as a data set of volumes has')
@@ -232,24 +252,26 @@ def read_description(file: Path) -> Description:
     modality = ", ".join(dict.fromkeys(names)) or None
     channels = len(names) if "channel_names" in content else None
     description = Description(tuple(sorted(classes)), modality, channels)
-    training = content.get("training")
-    if not training or not isinstance(training, list):
+    entries = content.get(key)
+    if not entries or not isinstance(entries, list):
         return description
+    if key == VALIDATION and not (isinstance(entries[0], dict) and "label" in entries[0]):
+        return description  # images of a challenge, whose labels are not given away
     cases: list[tuple[tuple[str, ...], str]] = []
     try:
-        for entry in training:
+        for entry in entries:
             images = entry.get("image", ())
             files = [images] if isinstance(images, str) else images
             cases.append((tuple(map(_listed_stem, files)), _listed_stem(entry["label"])))
     except (TypeError, KeyError, AttributeError) as error:
-        raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
+        raise DataError(f'{file}: "{key}" lists something else than {{"image": ..., "label": ...}}') from error
     return description._replace(cases=tuple(cases))
 
 
 def _listed_stem(path: str) -> str:
-    """What a dataset.json calls a file, without its folder `imagesTr` or `labelsTr` and without its extension."""
+    """What a dataset.json calls a file, without its folder, such as `imagesTr`, and without its extension."""
     parts = composed(path.replace("\\", "/")).split("/")
-    folders = [number for number, part in enumerate(parts) if part.lower() in ("imagestr", "labelstr")]
+    folders = [number for number, part in enumerate(parts) if part.lower() in DECATHLON_IMAGES + DECATHLON_LABELS]
     return volume_stem("/".join(parts[folders[-1] + 1 :] if folders else parts[-1:]))
 
 

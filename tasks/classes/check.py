@@ -104,8 +104,8 @@ def absent_classes(findings: Findings) -> Iterator[str]:
     unscored = [name for index, name in numbered_names if index in present[0] - present[1] - rare]
     if unscored:
         yield (
-            f"no validation mask holds {', '.join(unscored)}, which cannot be scored; choose the validation images"
-            " yourself (a val folder), or use --fold"
+            f"no validation mask holds {', '.join(unscored)}, which cannot be scored; choose the validation"
+            f" {findings.records[1].image_kind}s yourself (a val folder), or use --fold"
         )
 
 

@@ -25,7 +25,7 @@ def describe_points(splits: Sequence[Records]) -> list[str]:
     counts = count_states(np.stack([source.states for source in sources]))
     landmarks = splits[0].metadata.landmarks
     assert landmarks is not None
-    lines = ["landmarks: images in which each is present, absent, unknown"]
+    lines = [f"landmarks: {splits[0].image_kind}s in which each is present, absent, unknown"]
     for number, name in enumerate(landmarks.names):
         cells = " ".join(f"{values[number]:>8}" for values in counts.values())
         lines.append(f"  {cells}  {name}")

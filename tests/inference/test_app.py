@@ -127,11 +127,17 @@ def test_names_of_classes_are_no_html(tmp_path):
     ("name", "size"),
     [
         ("large.png", "12,000 x 9,000 pixels"),
+        ("long.tif", "1 x 700,000 pixels"),
+        ("bands.tif", "300 x 1,000 pixels in 600 bands"),
         ("heavy.tif", "100.0 MB"),
     ],
 )
 def test_an_image_that_is_too_large_is_sent_to_predict_py(page, name, size, tmp_path):
-    """A folder with an image that is too large by its header, and one that is by its bytes."""
+    """A folder with images that are too large by their header, padded or in bands, and one that is by its bytes."""
+    kinds = {"long.tif": ((700_000, 1), None), "bands.tif": ((600, 1000, 300), "separate")}
+    shape, planes = kinds.get(name, ((1, 1), None))
+    pixels = np.zeros(shape, np.uint8)
+    tifffile.imwrite(tmp_path / name, pixels, photometric="minisblack", planarconfig=planes, compression="zlib")
     large_png(tmp_path / "large.png")
     with (tmp_path / "heavy.tif").open("wb") as file:
         file.truncate(100_000_001)

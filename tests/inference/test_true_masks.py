@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from support.formats import class_format, object_format, overlap_format
+from support.formats import class_format, format_of, object_format, overlap_format
 from support.inputs import find_jobs
 from support.prediction import touch, true_labels
 from support.rasters import feature, square, write_geojson, write_raster
 from support.written_files import PLACE
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import PlacedMask
+from inference.output_folder import record_provenance
 from inference.true_masks import TrueMasks, TruthFolder, truths_of_data_set
 from runtime.errors import DataError
+from tasks.classes.reader import ClassReader
 from tasks.job import Job, MaskFile
+from tasks.objects.write import write_coco
 from tasks.prediction_format import MaskFormat
 from unet.config import Preprocess, UNetConfig
 
@@ -116,6 +120,13 @@ def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
     assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell"), ""), "a") == PageFile(tmp_path / "a.png")
+
+
+def test_masks_that_were_predicted_are_truth_beside_the_other_outputs(tmp_path):
+    touch(tmp_path, "a.png")
+    write_coco(tmp_path, [], ["cell"])
+    record_provenance(tmp_path, {"models": {"model": "0"}}, overwrite=False)
+    assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell")), "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
@@ -253,6 +264,15 @@ def test_polygons_are_true_classes_by_their_column(tmp_path):
     truths = TruthFolder(tmp_path, MODEL, classes, label_column="crop")
     (job,) = truths.with_truths(find_jobs([str(image)], tmp_path / "out"))
     np.testing.assert_array_equal(true_labels(job.truth, classes), [[2, 2, 1, 1]] * 2 + [[0] * 4] * 2)
+
+
+@pytest.mark.parametrize("outside", [0, 255])
+def test_polygons_without_the_column_of_their_classes_are_no_truth_of_several(tmp_path, outside):
+    image = write_raster(tmp_path / "images" / "a.tif", np.zeros((1, 4, 4), np.uint16))
+    write_geojson(tmp_path / "crops.geojson", [feature(square(0, 0, 2), crop="b"), feature(square(2, 0, 2), crop="a")])
+    classes = format_of(ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=outside)))
+    with pytest.raises(DataError, match=r"--truth .*--label-column"):
+        TruthFolder(tmp_path, MODEL, classes).with_truths(find_jobs([str(image)], tmp_path / "out"))
 
 
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):

@@ -1,5 +1,6 @@
 """Flags of train.py that say which network is trained."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def test_init_from_begins_with_the_weights_of_a_model(run):
 
 def test_images_that_the_first_model_may_have_trained_on_are_told(run):
     data = ["--dataset", run.data / "train"]
-    model = run(*data, "--fold", "1/4").folder / "model"
+    relative = os.path.relpath(run.data / "train")
+    model = run("--dataset", relative, "--fold", "1/4").folder / "model"
     told = "2 of 2 validation images were not held out"
     assert told in run(*data, "--fold", "2/4", "--init-from", model).output
     assert "not held out" not in run(*data, "--fold", "1/4", "--init-from", model).output

@@ -48,7 +48,7 @@ def card_of(section: Section, scores: Scores) -> str:
     """The model card of a run that has these scores."""
     record = {
         "flags": {"dataset": "cells"},
-        "identity": {"dims": 2},
+        "identity": {"dims": 2, "in_channels": 3},
         "profile": {"processes": 1, "mixed_precision": "no"},
         "total_steps": 40,
         "run": {"torch": "2", "accelerate": "1"},

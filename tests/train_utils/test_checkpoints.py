@@ -73,6 +73,13 @@ def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints, scores, ke
     assert steps(checkpoints) == kept
 
 
+def test_the_files_of_a_checkpoint_have_the_modes_of_other_new_files(checkpoints, tmp_path):
+    (tmp_path / "other").touch()
+    save_all(checkpoints, (1, 0.6))
+    modes = {file.stat().st_mode for file in folder_of(checkpoints, 1).iterdir()}
+    assert modes == {(tmp_path / "other").stat().st_mode}
+
+
 def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = None) -> tuple[Checkpoints, RunState]:
     """A run that goes on from a checkpoint, in the same folder or another one."""
     more = new_checkpoints(folder or checkpoints.folder.parent, checkpoints.network)

@@ -33,6 +33,10 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     for name in names:
         if flags.get(name) is not None:
             training[name.replace("_", " ")] = _remove_path(flags[name])
+    volumes = settings.identity["dims"] == 3
+    example = "scan.nii.gz" if volumes else "image.png"
+    if not volumes and settings.identity["in_channels"] not in (1, 3):  # PNG holds no bands
+        example = "image.tif"
     return render(
         "model_card.md.jinja",
         card_data=_front_matter(title, dataset, section, best.scores).to_yaml(),
@@ -42,7 +46,8 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         tables=[as_markdown(table) for table in best.scores.score_tables()],
         encoder=settings.encoder,
         is_lite0=settings.encoder == encoder_name(LITE0_CONFIG),
-        volumes=settings.identity["dims"] == 3,
+        volumes=volumes,
+        example=example,
         step=best.step,
         total_steps=settings.total_steps,
         run=settings.run,

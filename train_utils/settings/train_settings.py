@@ -57,7 +57,7 @@ class TrainSettings(DataConfig):
     output_dir: Path | None = _first(
         "for model, report and checkpoints (default: runs/<time>)", metavar="DIR", is_repeated=False, is_compared=False
     )
-    resume: str | None = _first(
+    resume: Source | None = _first(
         "auto: continue the run in --output-dir, or start it; or the path of a checkpoint",
         metavar="auto|CHECKPOINT",
         is_repeated=False,

@@ -14,7 +14,7 @@ from runtime.errors import DataError, UserError, one_line
 
 # keys that tell JSON files apart: those of labelme, where "shapes" may come after an image of many MB, and of COCO,
 # where "images" are a list; in our metrics.json they are a number
-TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images(?="\s*:\s*\[)|keypoints)"\s*:')
+TELLING_KEYS = re.compile(rb'"(shapes|imageData|imagePath|images(?="\s*:\s*\[)|keypoints|segments_info)"\s*:')
 SEPARATORS = ",;\t"  # between the cells of a table; its first line holds the right one most often
 
 

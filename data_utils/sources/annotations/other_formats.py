@@ -53,6 +53,8 @@ FORMATS = {
     ),
 }
 
+PANOPTIC_REMEDY = "convert them to COCO with panopticapi's converters/panoptic2detection_coco_format.py"
+
 
 def check_formats(root: Path) -> None:
     """Raises DataError for annotations that are not read, in a folder or shortly below it.
@@ -101,4 +103,6 @@ def describe_format(file: Path) -> str:
     for name, (signs, remedy) in FORMATS.items():
         if re.search(signs, head, re.DOTALL):
             return f"holds annotations of {name}, which are not read; {remedy}"
+    if b"segments_info" in keys_in(file):  # behind the list of all images
+        return f"holds annotations of panoptic COCO, which are not read; {PANOPTIC_REMEDY}"
     return ""

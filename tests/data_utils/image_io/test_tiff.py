@@ -145,14 +145,16 @@ def test_a_stack_of_one_directory_is_a_volume(tmp_path, dtype, options):
     [
         ("ZCYX", {"imagej": True}),
         ("ZCYX", {"imagej": True, "truncate": True}),
+        ("ZCYX", {"imagej": True, "photometric": "palette", "colormap": np.full((3, 256), 9, np.uint16)}),
         ("ZCYX", {"ome": True}),
         ("CZYX", {"ome": True}),
     ],
 )
 def test_channels_of_a_stack_are_those_of_a_volume(tmp_path, axes, options):
-    voxels = np.random.default_rng(0).integers(0, 60000, (5, 20, 30, 3), np.uint16)
+    kind = np.uint8 if "colormap" in options else np.uint16
+    voxels = np.random.default_rng(0).integers(0, 60000, (5, 20, 30, 3)).astype(kind)
     pages = np.einsum(f"zyxc->{axes.lower()}", voxels)
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack", metadata={"axes": axes}, **options)
+    tifffile.imwrite(tmp_path / "a.tif", pages, **{"photometric": "minisblack", "metadata": {"axes": axes}, **options})
     assert np.array_equal(read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")[0], voxels)
 
 

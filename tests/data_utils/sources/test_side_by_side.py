@@ -42,6 +42,7 @@ LAYOUTS = {
     "folders in folders": "train/train/a.jpg train_masks/train_masks/a_mask.gif\n"
     "train/train/b.jpg train_masks/train_masks/b_mask.gif",
     "BTCV": "img/img0001.nii.gz label/label0001.nii.gz\nimg/img0002.nii.gz label/label0002.nii.gz",
+    "words as names": "images/1/image.png masks/1/mask.png\nimages/2/image.png masks/2/mask.png",
     "words in both names": "images/image_1.png masks/mask_1.png\nimages/image_2.png masks/mask_2.png",
     "words behind both names": "images/1_img.jpg masks/1_mask.png\nimages/22_img.jpg masks/22_mask.png",
     "GlaS": "train_1.bmp train_1_anno.bmp\ntestA_1.bmp testA_1_anno.bmp",

@@ -189,6 +189,36 @@ def test_a_list_may_have_the_name_that_monai_gives_it(tmp_path):
     assert dict(records.metadata.classes).keys() == {0, 1, 2}
 
 
+@pytest.mark.parametrize("listed", [("image", "label"), ("image",), ()], ids=["cases", "images", "nothing"])
+def test_volumes_in_folders_for_validation_are_a_split(tmp_path, listed):
+    """As AMOS22 has them."""
+    write_decathlon(tmp_path)
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    last = content["training"].pop()
+    moved = {kind: path.replace("Tr/", "Va/") for kind, path in last.items()}
+    for kind, path in last.items():
+        (tmp_path / moved[kind]).parent.mkdir()
+        (tmp_path / path).rename(tmp_path / moved[kind])
+    lists = {"validation": [{kind: moved[kind] for kind in listed}]} if listed else {}
+    (tmp_path / "dataset.json").write_text(json.dumps(content | lists))
+    train, val = load_records(volume_config(tmp_path))
+    assert [record["name"] for record in val] == CASE_NAMES[-1:]
+    assert len(train) == len(CASE_NAMES) - 1
+    assert val.metadata.classes == train.metadata.classes
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_list_of_labeled_cases_for_validation_is_a_split(tmp_path, has_labels):
+    write_decathlon(tmp_path)
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    *training, last = content["training"]
+    held_out = last if has_labels else {"image": last["image"]}
+    (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": training, "validation": [held_out]}))
+    train, val = ([record["name"] for record in split] for split in load_records(volume_config(tmp_path)))
+    assert sorted(train + val) == sorted(CASE_NAMES[: len(training) + has_labels])
+    assert not has_labels or val == CASE_NAMES[-1:]
+
+
 def test_volumes_in_folders_that_are_links_are_read(tmp_path):
     touch(tmp_path / "elsewhere", "images/a.nii.gz", "masks/a.nii.gz")
     for kind in ("images", "masks"):

@@ -25,7 +25,7 @@ SETTINGS = {
     "flags": {"dataset": "cells", "epochs": 3, "max_steps": None, "image_size": [32, 48], "crop_size": None},
     "profile": {"processes": 1, "mixed_precision": "no"},
     "total_steps": 40,
-    "identity": {"dims": 2},
+    "identity": {"dims": 2, "in_channels": 3},
     "run": {"started": "2026-01-02", "torch": "2.13.0", "accelerate": "1.15.0", "git_commit": "abc"},
 }
 
@@ -61,9 +61,16 @@ def test_the_front_matter_of_a_card_is_read_by_the_hub():
     }
 
 
-def test_the_card_of_a_model_of_volumes_predicts_a_scan():
-    text = card(identity={"dims": 3})
-    assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in text
+@pytest.mark.parametrize(
+    ("dims", "channels", "line"),
+    [
+        (3, 1, 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices'),
+        (2, 8, 'predictor.mask("image.tif")  # (H, W) class indices'),
+    ],
+)
+def test_the_card_of_a_model_of_volumes_or_bands_predicts_a_file_that_holds_these(dims, channels, line):
+    text = card(identity={"dims": dims, "in_channels": channels})
+    assert line in text
     assert "image.png" not in text
 
 

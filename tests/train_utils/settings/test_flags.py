@@ -159,3 +159,8 @@ def test_a_run_without_data_says_first_that_it_trains_on_generated_shapes(capsys
     assert capsys.readouterr().out.startswith("no --dataset: this run trains on generated shapes")
     parsed("--dataset", "shapes")
     assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_to_resume_from_may_lie_below_the_home_folder():
+    assert parsed("--resume=~/run/checkpoints/step-1").resume == str(Path.home() / "run/checkpoints/step-1")
+    assert parsed("--resume", "auto", "--output-dir", "run").resume == "auto"

@@ -25,6 +25,7 @@ FILES = {
     "annotations/0.xml": ("<annotation><object><bndbox><xmin>1</xmin></bndbox></object></annotation>", "boxes"),
     "Annotations/0.xml": ("<annotation><object><polygon><pt><x>1</x></pt></polygon></object></annotation>", "LabelMe"),
     "1.json": (json.dumps({"info": {"description": "ISAT", "name": "0.png"}, "objects": []}), "ISAT"),
+    "panoptic_train.json": (json.dumps({"images": [{}] * 2**15, "annotations": [{"segments_info": []}]}), "panoptic"),
     "slide.xml": ("<ASAP_Annotations><Annotations/></ASAP_Annotations>", "ASAP"),
 }
 

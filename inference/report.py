@@ -27,10 +27,10 @@ def print_scores(scores: Scores) -> dict:
         say(f"expected calibration error {calibration['expected_calibration_error']:.4f}")
     cases = [image for image in scores.entries if "dice" in image]  # volumes
     if cases:
-        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
+        report["by_case"] = case_report(cases, report["classes"], background=scores.background)
         say(case_table(report["by_case"]))
     if scores.areas is not None:
-        report["areas"] = area_report(scores.areas, report["classes"])
+        report["areas"] = area_report(scores.areas, report["classes"], scores.background)
         say(area_table(report["areas"]))
     if len(by_image) > 1:
         say(f"the worst of {len(by_image)} by their {compared.title}:")

@@ -130,6 +130,11 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
     return ratio(sum(present), len(present))
 
 
+def foreground(classes: int, background: int | None) -> list[int]:
+    """The indices of the classes but that of the background, if there is one."""
+    return [index for index in range(classes) if index != background]
+
+
 def class_table(
     title: str, first: str, names: Sequence[str], values: dict[str, Any], counts: ClassCounts, *, errors: bool = False
 ) -> Table:

@@ -26,7 +26,7 @@ class Scores(ABC):
         compared: the score by which models and images are compared: in 0..1, higher is better.
         beside_image: the keys of the few scores of an image alone, the compared one among them.
         recorded_by_name: the keys of the scores of each class that metrics.jsonl and the trackers have.
-        has_background: whether the first class is the background.
+        background: the index of the class that the means over cases and the counts of areas leave out; None if none is.
         sums: a tensor that adds up over images and processes.
         by_image: (images, ...), zero for images that were not added; adds up over processes. If a subclass does not
             say otherwise, its first column is the compared score of each image.
@@ -39,7 +39,7 @@ class Scores(ABC):
     compared: ClassVar[Column]
     beside_image: Sequence[str] = ()
     recorded_by_name: Sequence[str] = ()
-    has_background: ClassVar[bool] = True
+    background: int | None = 0
     reliability: Tensor | None = None
     areas: np.ndarray | None = None
 

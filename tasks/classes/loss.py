@@ -29,7 +29,12 @@ class Classes(PixelsAndRegions):
     gradient of 1 - Dice is as small as the probability of the class, while the gradient of -log Dice is not.
 
     The names are in the order of the classes' indices, and the weights are factors on each pixel's cross-entropy.
+
+    Args:
+        background: see `tasks.task.Scores`.
     """
+
+    background: int | None = 0
 
     name = "classes"
     scores = ClassScores
@@ -74,7 +79,9 @@ class Classes(PixelsAndRegions):
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
         sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
-        return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
+        scores = ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
+        scores.background = self.background
+        return scores
 
     def decode(self, logits: Tensor) -> Tensor:
         return most_likely(logits).to(torch.uint8)
@@ -103,7 +110,11 @@ class Classes(PixelsAndRegions):
     def from_config(cls, config: UNetConfig) -> "Classes":
         if config.num_classes > IGNORE_INDEX:
             raise ModelError(f"the model has {config.num_classes} classes, of which masks hold up to {IGNORE_INDEX}")
-        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes).names)
+        class_map = ClassMap.from_preprocess(config.preprocess, config.num_classes)
+        background = class_map.background
+        if background is None:  # the value 0 may have another name
+            background = class_map.index_of(0)
+        return cls(class_map.names, background=background)
 
     def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
         """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""

@@ -83,6 +83,11 @@ class ObjectReader(MaskReader):
             ignored = tuple(int(text) for text in texts if text)
         except ValueError as error:
             raise SettingsError(f"--ignore-index {config.ignore_index}: expected numbers of objects") from error
+        if config.outside == "ignore" and config.classes is None:
+            raise SettingsError(
+                "--outside ignore: objects are told from a background, which it leaves unknown; leave it out, or choose"
+                " some of the classes by --classes"
+            )
         object_classes = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
         reader = cls(ignored)
         if object_classes:

@@ -63,7 +63,7 @@ class OverlapScores(ClassMeans):
         by_image: (images, 1), the mean IoU of each image.
     """
 
-    has_background = False
+    background = None
     shows_errors = True
 
     def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:

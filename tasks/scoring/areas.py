@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runtime.scratch import release, row_spans
+from tasks.confusion import foreground
 from unet.config import IGNORE_INDEX
 
 SIZES = (64, 256, 1024, 4096)  # limits, in pixels, of the ranges of sizes in which objects and areas are counted
@@ -32,8 +33,8 @@ def size_labels() -> list[str]:
     return [*labels, f"{SIZES[-1]:,} and more"]
 
 
-def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
-    """The counts (classes, COLUMNS) int64 of areas of class indices (*spatial); the first class is background.
+def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int, background: int | None = 0) -> np.ndarray:
+    """The counts (classes, COLUMNS) int64 of areas of class indices (*spatial), but those of the background.
 
     The columns are the areas of the true mask by their size, those of them that are found, the areas of the
     prediction, and those of them in which the true mask has no pixel of their class; they add up over images. An area
@@ -42,11 +43,13 @@ def count_areas(predicted: np.ndarray, true: np.ndarray, classes: int) -> np.nda
     from scipy.ndimage import find_objects
 
     counts = np.zeros((classes, COLUMNS), np.int64)
-    true_boxes = find_objects(true, classes - 1)
+    whole = tuple(slice(0, side) for side in true.shape)  # where the class 0 may lie, which `find_objects` leaves out
+    true_boxes = [whole, *find_objects(true, classes - 1)]
     release(true)
-    predicted_boxes = find_objects(predicted, classes - 1)
+    predicted_boxes = [whole, *find_objects(predicted, classes - 1)]
     release(predicted)
-    for index, (true_box, predicted_box) in enumerate(zip(true_boxes, predicted_boxes, strict=True), 1):
+    for index in foreground(classes, background):
+        true_box, predicted_box = true_boxes[index], predicted_boxes[index]
         if true_box:
             sizes, hits = _areas(_strips(true, predicted, true, index, true_box))
             bins = np.searchsorted(SIZES, sizes, side="right")
@@ -100,11 +103,12 @@ def _areas(strips: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.bincount(areas, np.concatenate(sizes)), np.bincount(areas, np.concatenate(hits))
 
 
-def area_report(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+def area_report(counts: np.ndarray, names: Sequence[str], background: int | None = 0) -> dict[str, Any]:
     """The entry of metrics.json for the areas of all images, from the sum of their `count_areas`."""
     by_class = {}
-    for name, row in zip(names[1:], counts[1:].tolist(), strict=True):
-        by_class[name] = {
+    for index in foreground(len(names), background):
+        row = counts[index].tolist()
+        by_class[names[index]] = {
             "areas": sum(row[TRUE_BY_SIZE]),
             "found": sum(row[FOUND_BY_SIZE]),
             "areas_by_size": row[TRUE_BY_SIZE],

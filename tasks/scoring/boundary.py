@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.confusion import mean_of_present, ratios
+from tasks.confusion import foreground, mean_of_present, ratios
 from tasks.tables import Column, Table, as_text
 from tasks.task import Scores
 from unet.config import IGNORE_INDEX
@@ -47,7 +47,11 @@ class BoundaryScores(NamedTuple):
 
 
 def boundary_scores(
-    pred: np.ndarray, truth: np.ndarray, num_classes: int, spacing: Sequence[float] | None = None
+    pred: np.ndarray,
+    truth: np.ndarray,
+    num_classes: int,
+    spacing: Sequence[float] | None = None,
+    background: int | None = 0,
 ) -> BoundaryScores:
     """The scores of class indices (H, W) or (D, H, W); pixels that the truth ignores belong to no class.
 
@@ -58,6 +62,7 @@ def boundary_scores(
 
     Args:
         spacing: (z, y, x) in mm, of a volume.
+        background: the class of a volume that has no surface.
     """
     width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape[-2:]))))
     hits = np.zeros(num_classes, np.int64)
@@ -71,7 +76,7 @@ def boundary_scores(
             predicted_boundary = _boundary(predicted, width)
             hits[index] = (true_boundary & predicted_boundary).sum()
             union[index] = (true_boundary | predicted_boundary).sum()
-        elif index == 0:
+        elif index == background:
             continue
         if not (true.any() and predicted.any()):
             missed[index] = True
@@ -172,22 +177,19 @@ def volume_entry(scores: Scores, surfaces: BoundaryScores | None) -> dict[str, A
         for mm, dice in zip(TOLERANCES, surfaces.dice.T, strict=True):
             entry[f"surface_dice_{mm}mm"] = numbers(dice)
     if has_classes:
-        first = int(scores.has_background)
-        entry["mean_dice"] = mean_of_present(values["dice"][first:])
+        dice = values["dice"]
+        entry["mean_dice"] = mean_of_present([dice[index] for index in foreground(len(dice), scores.background)])
     return entry
 
 
-def case_report(
-    cases: Sequence[dict[str, Any]], names: Sequence[str], *, has_background: bool = True
-) -> dict[str, Any]:
+def case_report(cases: Sequence[dict[str, Any]], names: Sequence[str], *, background: int | None = 0) -> dict[str, Any]:
     """The report of all volumes as JSON: each score's mean over the cases that have it, class by class and over all.
 
-    The background, the first class where there is one, is left out. `dice_cases` counts the cases that have a Dice,
-    `hd95_missed` the cases where only truth or prediction has the class: their Dice is 0, and they have no distance.
+    The background is left out. `dice_cases` counts the cases that have a Dice, `hd95_missed` the cases where only
+    truth or prediction has the class: their Dice is 0, and they have no distance.
     """
-    first = int(has_background)
-    classes = range(first, len(names))
-    report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}
+    classes = foreground(len(names), background)
+    report: dict[str, Any] = {"cases": len(cases), "classes": [names[index] for index in classes]}
     for key in TITLES:
         if key not in cases[0]:
             continue
@@ -197,10 +199,10 @@ def case_report(
         report[f"mean_{key}"] = mean_of_present(means)
         report[key] = means
     dice = np.array([case["dice"] for case in cases], float)  # NaN for a class without a score
-    report["dice_cases"] = np.isfinite(dice).sum(axis=0)[first:].tolist()
+    report["dice_cases"] = np.isfinite(dice).sum(axis=0)[classes].tolist()
     if "missed" in cases[0]:
         missed = np.array([case["missed"] for case in cases])
-        report["hd95_missed"] = missed.sum(axis=0)[first:].tolist()
+        report["hd95_missed"] = missed.sum(axis=0)[classes].tolist()
     return report
 
 

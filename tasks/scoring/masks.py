@@ -105,9 +105,9 @@ def score_masks(
     spacing = None if job.volume is None else read_volume_header(job.volume, job.name).spacing
     boundaries = None
     if pred is not None and true is not None:
-        scores.areas = count_areas(pred, true, task.outputs)
+        scores.areas = count_areas(pred, true, task.outputs, scores.background)
         if boundary:
-            boundaries = boundary_scores(pred, true, task.outputs, spacing)
+            boundaries = boundary_scores(pred, true, task.outputs, spacing, scores.background)
     entry: dict[str, Any] = {"image": job.name, **scores.brief()}
     if spacing is not None:
         entry |= volume_entry(scores, boundaries)

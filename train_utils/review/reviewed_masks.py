@@ -106,34 +106,38 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
     return rows * stride, columns * stride
 
 
-def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> Iterator[Area]:
+def compare_areas(
+    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], background: int = 0
+) -> Iterator[Area]:
     """The connected areas of a mask and of the prediction, each compared with the other picture.
 
-    Class 0 is taken for the background of objects, and has no areas. Unlabeled pixels have none either.
+    The background of objects has no areas. Unlabeled pixels have none either.
 
     Args:
         probabilities: (classes, H, W).
         mask: (H, W) class indices.
         names: the names of the classes.
+        background: the index of the class that is taken for the background.
     """
     prediction = probabilities.argmax(axis=0)
     is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
-    for index, inside in _class_areas(mask, len(names)):
+    for index, inside in _class_areas(mask, len(names), background):
         seen, agrees = _most_frequent(prediction[inside], index)
         area = Area(True, names[index], len(inside[0]), float(probabilities[seen][inside].mean()), agrees)
         if not agrees:
-            problem = f"looks like {names[seen]}" if seen else "is not seen in the image"
+            is_other = seen != background
+            problem = f"looks like {names[seen]}" if is_other else "is not seen in the image"
             area.text = f"{_title(area, inside)} {problem}"
-            is_told[inside] = seen != 0
+            is_told[inside] = is_other
         yield area
-    for index, inside in _class_areas(prediction, len(names)):
+    for index, inside in _class_areas(prediction, len(names), background):
         labels = mask[inside][mask[inside] != IGNORE_INDEX]
         if not len(labels):
             continue
         label, agrees = _most_frequent(labels, index)
         area = Area(False, names[index], len(inside[0]), float(probabilities[index][inside].mean()), agrees)
         if not agrees and is_told[inside].mean() < MOST_OF:
-            there = f", which has {names[label]} there" if label else ""
+            there = f", which has {names[label]} there" if label != background else ""
             area.text = f"{_title(area, inside)} is missing in the mask{there}"
         yield area
 
@@ -152,10 +156,10 @@ def _most_frequent(classes: np.ndarray, index: int) -> tuple[int, bool]:
     return most_frequent, most_frequent == index or bool((classes == index).mean() >= UNSEEN)
 
 
-def _class_areas(picture: np.ndarray, classes: int) -> Iterator[tuple[int, Pixels]]:
-    """The class and the pixels of each connected area of a mask or a prediction (H, W), except class 0."""
+def _class_areas(picture: np.ndarray, classes: int, background: int) -> Iterator[tuple[int, Pixels]]:
+    """The class and the pixels of each connected area of a mask or a prediction (H, W), except the background."""
     for index in np.unique(picture).tolist():
-        if 0 < index < classes:
+        if index < classes and index != background:
             for inside in _components(picture == index):
                 yield index, inside
 
@@ -184,7 +188,7 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return areas
 
 
-def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
+def area_share(probabilities: np.ndarray, mask: np.ndarray, background: int = 0) -> float:
     """The share, in 0..1, of areas where a model and a mask (H, W) disagree in the pixels of all objects of either.
 
     A pixel of an area counts by the difference between the probabilities of the model's prediction and of the label.
@@ -194,7 +198,7 @@ def area_share(probabilities: np.ndarray, mask: np.ndarray) -> float:
     if not areas.any():
         return 0.0
     surplus = probabilities.max(axis=0) - _label_probabilities(probabilities, mask)
-    objects = ((prediction != 0) | (mask != 0)) & (mask != IGNORE_INDEX)
+    objects = ((prediction != background) | (mask != background)) & (mask != IGNORE_INDEX)
     return float(surplus[areas].sum() / objects.sum())
 
 

@@ -191,9 +191,10 @@ def review_runs(
 
 def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: str | None) -> MaskReview | None:
     """The review of a mask by a run; None if nothing of it is labeled. All areas are added to `all_areas`."""
+    background = run.info.reader.background or 0
     worst: list[Slice] = []
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
-        areas = list(compare_areas(probabilities, mask, run.info.reader.class_names))
+        areas = list(compare_areas(probabilities, mask, run.info.reader.class_names, background))
         all_areas += areas
         score = mask_score(probabilities, mask)
         if score is None:
@@ -223,7 +224,7 @@ def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: s
         index,
         slices=[scored.number for scored in worst],
         score=mean(scored.score for scored in worst),
-        area_share=mean(area_share(scored.probabilities, scored.mask) for scored in worst),
+        area_share=mean(area_share(scored.probabilities, scored.mask, background) for scored in worst),
         areas=suspicious,
         shifts=shifts,
         equal_to=equal_to,

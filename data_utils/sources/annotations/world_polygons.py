@@ -87,10 +87,20 @@ class PolygonMask(RenderedMask):
 
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         size = (rows[1] - rows[0], columns[1] - columns[0])
-        check_memory(size[0] * size[1], "the mask")
-        mask = np.zeros(size, number_type(self.values.values()))
         first = np.array([columns[0], rows[0]], float)
         shapes = list(self._shapes_near(_grid(self.image), first, size))
+        return self._draw(shapes, size, number_type(self.values.values()))
+
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        grid = _grid(self.image)
+        shapes = list(self._shapes_near(grid, np.zeros(2), grid.size))
+        numbered = [(geometry, number) for number, (geometry, _) in enumerate(shapes, 1)]
+        return self._draw(numbered, grid.size, np.int32), np.array([0, *(value for _, value in shapes)])
+
+    def _draw(self, shapes: list[tuple[dict[str, Any], int]], size: tuple[int, int], dtype: Any) -> np.ndarray:
+        """The number of the last shape that holds a pixel's center, (H, W) of `dtype`; 0 for none."""
+        check_memory(size[0] * size[1] * np.dtype(dtype).itemsize, "the mask")
+        mask = np.zeros(size, dtype)
         if shapes:
             load_rasterio(self.file)
             from rasterio.features import rasterize

@@ -61,9 +61,17 @@ def test_ignored_numbers_of_a_volume_stay_in_its_voxels():
     assert volume.tolist() == [[[0, 9, 2]]]
 
 
-def test_a_color_is_no_number_to_be_ignored():
-    with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
-        ObjectReader.from_records(None, {}, (), DataConfig(ignore_index="#ff0000"))
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (DataConfig(ignore_index="#ff0000"), "--ignore-index #ff0000: expected numbers of objects"),
+        (DataConfig(outside="ignore"), "--outside ignore: objects .* leave it out"),
+    ],
+    ids=["a color is no number", "objects need a background"],
+)
+def test_settings_that_objects_cannot_use_are_refused(config, line):
+    with pytest.raises(SettingsError, match=line):
+        ObjectReader.from_records(None, {}, (), config)
 
 
 class DrawnObjects(RenderedMask):
@@ -86,7 +94,7 @@ def test_objects_of_other_classes_are_none(outside):
 
 @pytest.mark.parametrize(("flag", "outside"), [(None, 0), ("background", 0), ("ignore", 255)])
 def test_a_flag_says_where_objects_of_other_classes_count(flag, outside):
-    reader = ObjectReader.from_records(None, {}, ((0, "none"), (9, "a")), DataConfig(outside=flag))
+    reader = ObjectReader.from_records(None, {}, ((0, "none"), (9, "a")), DataConfig(classes="a", outside=flag))
     assert reader == ObjectReader((), ((9, "a"),), outside)
 
 

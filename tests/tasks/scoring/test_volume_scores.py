@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import label
 from support.formats import class_format, format_of
 from support.prediction import matrix_of, score_labels, scores_of, volume_job
 from support.volumes import write_volume
@@ -22,6 +23,7 @@ from tasks.classes.reader import ClassReader
 from tasks.overlapping.loss import Overlapping
 from tasks.overlapping.target import OverlapTarget
 from tasks.scoring.boundary import boundary_scores, case_report, case_table, volume_entry
+from unet.config import Preprocess, UNetConfig
 
 SKY_AND_LAND = class_format(("sky", "land"), (0, 7))
 TASK = Classes(("sky", "land"))
@@ -119,6 +121,30 @@ def test_the_mean_dice_of_a_volume_leaves_the_background_out():
     result = volume_entry(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None)
     assert result["mean_dice"] == 30 / 45
     assert result["dice"] == [180 / 195, 30 / 45, None]
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "scored"),
+    [
+        (("sky", "land"), (0, 7), ["land"]),
+        (("land", "background"), (7, 0), ["land"]),
+        (("sea", "land"), (3, 7), ["sea", "land"]),
+    ],
+    ids=["the value 0", "the name, in any place", "none"],
+)
+def test_cases_and_areas_leave_out_the_background_alone(tmp_path, names, values, scored):
+    preprocess = Preprocess(class_names=names, class_values=values)
+    task = Classes.from_config(UNetConfig(num_classes=2, preprocess=preprocess))
+    truth = write_volume(tmp_path / "truth.nii", np.array(values, np.uint8)[TRUTH])
+    scores = score_labels(class_format(names, values), task, volume_job(tmp_path, truth), PRED, boundary=True)
+    report = print_scores(scores)
+    (case,) = report["by_image"]
+    chosen = [names.index(name) for name in scored]
+    assert [index for index, distance in enumerate(case["hd95_mm"]) if distance is not None] == chosen
+    assert case["mean_dice"] == report["by_case"]["mean_dice"] == np.mean([case["dice"][index] for index in chosen])
+    assert report["by_case"]["classes"] == scored
+    areas = {name: row["areas"] for name, row in report["areas"]["by_class"].items()}
+    assert areas == {name: label(names.index(name) == TRUTH)[1] for name in scored}
 
 
 @pytest.mark.parametrize(("shift", "dice"), [(1, [1.0, 1.0]), (2, [0.5, 1.0]), (3, [0.5, 0.5])])

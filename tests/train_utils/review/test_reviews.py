@@ -33,7 +33,7 @@ class RunStandIn:
     def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
         self.name = name
         self.probabilities = probabilities
-        reader = SimpleNamespace(class_names=("around", "cell"))
+        reader = SimpleNamespace(class_names=("around", "cell"), background=None)
         self.info = SimpleNamespace(reader=reader, train=SimpleNamespace(records=None), val=FourImages())
 
 
@@ -135,6 +135,24 @@ def test_a_mask_that_lacks_an_object_and_is_shifted_has_two_problems(reviews_of_
     assert missing.startswith("cell of 63 pixels at row 15, column 24 is missing in the mask")
     assert shift == "the mask fits better when it is moved by +2 rows and -1 columns"
     assert review.missing == pytest.approx(0.99)
+
+
+def test_the_background_may_be_any_class(monkeypatch):
+    run = RunStandIn("a", [])
+    said = []
+    for names, background in ((("around", "cell"), 0), (("cell", "background"), 1)):
+        run.info.reader = SimpleNamespace(class_names=names, background=background)
+        probabilities = cell_probabilities((2, 2, 10, 12, 0.9), (12, 20, 19, 29, 0.99))
+        mask = mask_with_a_cell()
+        if background:
+            probabilities, mask = probabilities[::-1], 1 - mask
+        monkeypatch.setattr(
+            reviews_module, "predicted_slices", lambda run, index, *, found=(probabilities, mask): [found]
+        )
+        review = review_mask(run, 0, [], None)
+        said.append((review.area_share, [area.text for area in review.areas]))
+    assert said[0] == said[1]
+    assert said[0][1] == ["cell of 63 pixels at row 15, column 24 is missing in the mask"]
 
 
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():

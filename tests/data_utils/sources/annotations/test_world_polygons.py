@@ -47,6 +47,15 @@ def test_polygons_of_several_kinds_are_classes_in_utm_and_in_degrees(tmp_path):
     assert (read_mask(train[0]["target"], "a") == mask).mean() > 0.99  # corners moved by rounding
 
 
+def test_each_polygon_is_an_object_and_later_ones_lie_over_earlier_ones(tmp_path):
+    boxes = [(square(5, 5, 10), "wood"), (square(15, 5, 10), "wood"), (square(20, 10, 9), "field")]
+    one_image(tmp_path, *(feature(corners, kind=kind) for corners, kind in boxes))
+    numbers, values = areas_of(tmp_path, label_column="kind")["train"][0]["target"].render_objects()
+    shapes = [({"type": "Polygon", "coordinates": [corners]}, number) for number, (corners, _) in enumerate(boxes, 1)]
+    assert np.array_equal(numbers, rasterize(shapes, (40, 56), transform=NORTH_UP, dtype=np.int32))
+    assert values.tolist() == [0, 2, 2, 1]
+
+
 def test_polygons_are_brought_to_an_image_whose_crs_has_no_number(tmp_path):
     sinusoidal = "+proj=sinu +R=6371007.181 +units=m"
     write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs=sinusoidal)

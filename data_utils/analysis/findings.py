@@ -104,10 +104,11 @@ def examine(data: OpenedData, *, decodes: bool = False) -> Findings:
         if not config.image_size:
             splits.append(data.val)
     findings = Findings(data)
-    limits_values = data.targets.has_classes and config.outside_rule is None
+    leaves_out = config.outside_rule is not None
+    has_classes = data.targets.has_classes and not leaves_out
     for use, records in zip(USES, splits, strict=False):
         # validation images are not cropped, so that they are not read in windows
-        rules = Rules(limits_values, windows=config.may_crop and use == "training", decodes=decodes)
+        rules = Rules(has_classes, leaves_out, windows=config.may_crop and use == "training", decodes=decodes)
         try:
             split = inspect_split(records, f"checking {use} files", rules, has_names=bool(data.classes))
             findings.splits.append(split)

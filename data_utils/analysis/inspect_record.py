@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.analysis.problems import Problem, UnusableRecord, check_values, problem_of_kind
+from data_utils.analysis.problems import Problem, UnusableRecord, check_count, check_jpeg, problem_of_kind
 from data_utils.image_io.formats import ImageSource, PointSource, RenderedMask, VolumeFile
 from data_utils.image_io.reader import DecodedMask, check_sizes, decode_mask, open_source, read_image
 from data_utils.image_io.volume_formats import Spacing
@@ -50,12 +50,14 @@ class Rules:
     """What is looked at, and what is a problem.
 
     Args:
-        has_classes: whether the values of masks are classes: few, and not smoothed.
+        has_classes: whether the values of masks are classes, of which there are few.
+        takes_jpeg: whether values that JPEG has invented in masks are left out.
         windows: whether large images are read in windows; then some pixels of each value of their masks are remembered.
         decodes: whether each image is decoded whole, to find damaged ones and to count the channels.
     """
 
     has_classes: bool = True
+    takes_jpeg: bool = False
     windows: bool = False
     decodes: bool = False
 
@@ -156,8 +158,10 @@ def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rule
             pixels.update(counts)
             if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
                 pixels = count_colors(pixels)
+            if part.is_jpeg and not rules.takes_jpeg:
+                check_jpeg(name, pixels)
             if rules.has_classes:
-                check_values(name, pixels, is_jpeg=part.is_jpeg)
+                check_count(name, pixels)
             if is_large:
                 _add_samples(samples, part.values, counts, rows)
             height, width = part.values.shape[:2]
@@ -240,7 +244,7 @@ def _inspect_volume(record: Record, rules: Rules) -> Inspection:
         for plane in labels:
             pixels.update(count_values(plane))
         if rules.has_classes:
-            check_values(name, pixels, is_jpeg=False)
+            check_count(name, pixels)
         found.pixels = dict(pixels)
         found.class_locations = {value: _sample_voxels(labels == value, VOXELS, rng) for value in sorted(pixels)}
         is_labeled = labels != 0

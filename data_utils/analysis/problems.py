@@ -45,14 +45,18 @@ def problem_of_kind(kind: str) -> Iterator[None]:
         raise UnusableRecord(kind, str(error)) from error
 
 
-def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool) -> None:
-    """Raises UnusableRecord if a mask of classes holds values that JPEG has invented, or too many."""
-    if is_jpeg and len(pixels) > 2:
+def check_jpeg(name: str, pixels: Mapping[MaskValue, int]) -> None:
+    """Raises UnusableRecord if a mask that is a JPEG holds values that compression has invented."""
+    if len(pixels) > 2:
         raise UnusableRecord(
             LOSSY,
             f"{name}: mask is a JPEG with the values {show(sort_values(pixels))}; compression has invented some, and"
             f" re-saving the file keeps them: export the mask again as PNG (or {SWAPPED_FOLDERS_HINT})",
         )
+
+
+def check_count(name: str, pixels: Mapping[MaskValue, int]) -> None:
+    """Raises UnusableRecord if a mask of classes holds too many values."""
     if len(pixels) > MAX_VALUES:
         raise UnusableRecord("too many mask values", f"{name}: mask holds {describe_excess(pixels)}")
 

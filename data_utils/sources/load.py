@@ -14,6 +14,7 @@ import numpy as np
 from data_utils.config import LANDMARKS, DataConfig
 from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.annotations.find import are_masks, find_annotated
+from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import (
@@ -62,7 +63,12 @@ COMMENT = "#"  # the begin of a line of --exclude that names no image
 
 
 def find_folder_pairs(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its images and masks. Raises DataError if there are no folders of them."""
+    """Split -> a function that opens its images and masks.
+
+    Raises DataError if there are no folders of them, or only annotations of a format that is not read.
+    """
+    if not folder.has_masks:
+        check_formats(folder.root)
     splits = folder.splits or find_splits(folder.root, folder.named_splits)
     return split_openers(splits, open_pictures, folder.config)
 

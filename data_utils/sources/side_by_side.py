@@ -17,7 +17,6 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import text_of
-from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.folder import (
     IMAGE_WORDS,
     MASK_WORDS,
@@ -51,10 +50,7 @@ Reading = tuple[str, str, str]  # key and word of a name, and its file; the key 
 
 
 def find_side_by_side(folder: DataFolder) -> SplitOpeners:
-    """Split -> a function that opens its records; empty unless, in some split, most masks lie beside their images.
-
-    Raises DataError if there are only annotations of a format that is not read.
-    """
+    """Split -> a function that opens its records; empty unless, in some split, most masks lie beside their images."""
     suffixes = volume_suffixes(folder.root, folder.config)
     if next(files_below(folder.root, suffixes), None) is None:
         suffixes = IMAGE_SUFFIXES
@@ -67,8 +63,6 @@ def find_side_by_side(folder: DataFolder) -> SplitOpeners:
             alone += [f"{path.name}/{file}: image without mask" for file in files]
         else:
             splits[split] = path, cases
-    if not splits:
-        check_formats(folder.root)
     for split, (path, cases) in splits.items():
         splits[split] = path, cases._replace(lost=[*cases.lost, *alone])
     return split_openers(splits, _open_cases, suffixes, folder.config)

@@ -269,13 +269,16 @@ def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]
     counts: list[int] = []  # objects of each image
     sizes: list[int] = []
     touching = 0
+    piece_sizes: list[int] = []
     in_pieces: list[str] = []  # the images in which a number names several pieces
     for name, ids in ids_by_name:
         numbers, image_sizes = np.unique(ids[ids > 0], return_counts=True)
         counts.append(len(numbers))
         sizes += image_sizes.tolist()
         touching += len(np.unique(touching_pairs(ids)))
-        if connected_pieces(ids).max() > len(numbers):
+        pieces = np.bincount(connected_pieces(ids).ravel())[1:].tolist()
+        piece_sizes += pieces
+        if len(pieces) > len(numbers):
             in_pieces.append(name)
     if not sizes:
         return ["objects: none"]
@@ -286,10 +289,10 @@ def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]
         f"sizes of objects in pixels: {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,.0f};"
         f" {touching:,} ({touching / len(sizes):.1%}) touch another object",
     ]
-    if np.median(sizes) <= SPECK:
+    if np.median(piece_sizes) <= SPECK:
         lines.append(
-            f"to check: half of the objects have {SPECK} pixels at most: were the masks saved as JPEG, or resized with"
-            " interpolation, which makes new numbers?"
+            f"to check: half of the pieces of objects have {SPECK} pixels at most: were the masks smoothed, or resized"
+            " with interpolation, which makes new numbers?"
         )
     if in_pieces:
         images = counted(len(in_pieces), "image")

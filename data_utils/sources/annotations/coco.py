@@ -314,7 +314,11 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
 def open_records(
     files: Sequence[CocoFile], split: str, classes: NamedClasses, value_by_name: dict[Any, int], allow_unpaired: bool
 ) -> Records:
-    """The images that the files of a split list, each with the objects and the classes of the files that list it."""
+    """The images that the files of a split list, each with the objects and the classes of the files that list it.
+
+    Raises DataError for an object that several files list, as copies of a file do.
+    """
+    first_file = files[0].path
     images: dict[str, ListedImage] = {}
     lost: dict[str, None] = {}
     for number, file in enumerate(files):
@@ -329,11 +333,16 @@ def open_records(
             size = [entry.get("height"), entry.get("width")]
             image = images.setdefault(path, ListedImage(_listed_name(path, folders), size))
             image.labeled |= labeled
+            outlines = set(map(_outline, image.objects))  # of the files before
             for found in file.objects[entry["id"]]:
                 drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
                 value = value_by_name.get(names.get(found["category_id"]))
                 image.objects.append(drawn | {"value": value, "file": number})
-    first_file = files[0].path
+                if outlines and _outline(image.objects[-1]) in outlines:
+                    raise DataError(
+                        f"{file.path}: annotation {found['id']} of {entry['file_name']} is in another file of this"
+                        f" split, too, such as {first_file}; keep one of them"
+                    )
     folder, names_below = split_paths(list(images))
     annotation_files = tuple(os.path.relpath(file.path, first_file.parent) for file in files)
     rows: list[FileRow] = []
@@ -355,6 +364,11 @@ def open_records(
         hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
     )
     return with_labels(records, labels)
+
+
+def _outline(drawn: Entry) -> str:
+    """The class and the outline of an object, by which a copy of it is known."""
+    return json.dumps([drawn["value"], drawn.get("segmentation")])
 
 
 def _image_folders(file: CocoFile, split: str) -> list[str]:

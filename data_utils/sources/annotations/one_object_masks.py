@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_utils.image_io.class_masks import binary
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_header, read_mask
 from data_utils.sources.annotations.layout import AnnotatedSplits
@@ -31,13 +32,12 @@ class OneObjectMasks(RenderedMask):
     def render(self) -> np.ndarray:
         """(H, W) uint16, or more bits for more files: the number of the file, in the order of names.
 
-        Where several overlap, it is the last one's.
+        Where several overlap, it is the last one's. Raises DataError for a mask of more values than 0 and another one.
         """
         first = self.masks[0] if self.masks else self.image
         ids = np.zeros(read_header(first, first)[0], np.promote_types(np.uint16, np.min_scalar_type(len(self.masks))))
         for number, path in enumerate(self.masks, 1):
-            values = read_mask(path, path)
-            is_object = values.reshape(*values.shape[:2], -1).any(axis=2)
+            is_object, _ = binary(read_mask(path, path), path)
             if is_object.shape != ids.shape:
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
                 names = f"{os.path.basename(self.masks[0])} and {os.path.basename(path)}"

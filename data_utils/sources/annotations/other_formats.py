@@ -37,6 +37,11 @@ FORMATS = {
         rb'"data_row"\s*:|"Labeled Data"\s*:|"DataRow ID"\s*:',
         "convert the export to COCO or to masks with Labelbox's Python SDK",
     ),
+    "Datumaro": (
+        rb'"categories"\s*:\s*\{\s*"label"\s*:\s*\{',
+        "export the task again as COCO 1.0, or: datum convert -if datumaro -f coco -i DATA -o OUT",
+    ),
+    "napari (shapes)": (rb"\Aindex,shape-type,", "turn them into labels in napari, and save those as TIFF"),
     "ISAT": (rb'"description"\s*:\s*"ISAT"', "convert them to COCO or VOC with ISAT"),
     "V7 Darwin": (rb'"schema_ref"\s*:\s*"[^"]*darwin', "export the data set again as COCO or semantic masks"),
     "VOC for detection (boxes)": (

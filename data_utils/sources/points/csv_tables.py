@@ -38,6 +38,7 @@ BOXES: tuple[set[str], ...] = ({"x", "y", "w", "h"}, {"x", "y", "width", "height
 BOXES += ({"xcenter", "ycenter", "w"}, {"xcenter", "ycenter", "width"})
 CORNER_AND_SIZE = {"x1", "y1", "w", "h"}  # beside a second point, the size is that of the image
 CORNERS = {"x1", "y1", "x2", "y2"}
+RUN_LENGTHS = {"encodedpixels", "rlemask", "rle"}  # Kaggle's words for masks as text
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
 MISSING_VALUES = {"", "nan", "na", "n/a", "none", "null"}
@@ -126,6 +127,8 @@ def read_headings(rows: Sequence[Sequence[str]], file: Path) -> Headings:
     are_corners |= names >= CORNER_AND_SIZE and "x2" not in names
     if are_corners or any(box <= names for box in BOXES) or any(name.startswith("bbox") for name in names):
         raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
+    if not names.isdisjoint(RUN_LENGTHS):
+        raise NoPointsError(f"{file} lists run lengths, which are not read; store a mask for each image as PNG")
     image_titles = [title for title in IMAGE_TITLES if title in words]
     name_titles = [title for title in LANDMARK_TITLES if title in words]
     if image_titles and name_titles and {"x", "y"} <= set(words):

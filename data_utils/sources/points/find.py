@@ -24,6 +24,7 @@ from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import EMPTY_CELL, PointTable, all_names, join_tables
 from data_utils.sources.records import FileRow, LandmarkNames, Metadata, Records, Sources, SplitOpeners, split_openers
+from data_utils.sources.side_by_side import find_side_by_side
 from runtime.console import listing, say
 from runtime.errors import DataError
 
@@ -46,7 +47,7 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
     """Split -> a function that opens the images of its points, if they are asked for or the folder has no masks.
 
     Raises DataError for points that are asked for and not understood, and where a flag must say what is meant: beside
-    annotations, and in nnLandmark's folders, whose labels are cubes around the points.
+    annotations or masks, and in nnLandmark's folders, whose labels are cubes around the points.
     """
     root = folder.root
     config = folder.config
@@ -71,10 +72,16 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
         lines = other_csv_files(root)
         if lines:
             raise DataError(f"--task {config.task}: {listing(lines, separator='; ')}")
-    is_sure = is_asked or any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
-    if points and not is_sure and find_annotated(folder):
-        file = next(iter(points.values())).files[0]
-        raise DataError(f"{root} holds annotations, and points in {file}; give --task classes or --task landmarks")
+    if points and not is_asked:
+        is_sure = any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
+        others = ""
+        if find_side_by_side(folder):
+            others = "masks"
+        elif not is_sure and find_annotated(folder):
+            others = "annotations"
+        if others:
+            file = next(iter(points.values())).files[0]
+            raise DataError(f"{root} holds {others}, and points in {file}; give --task classes or --task landmarks")
     locations = {split: (root, table) for split, table in points.items()}
     return split_openers(locations, open_points, config.absent, config.allow_unpaired)
 

@@ -72,7 +72,7 @@ def test_a_jpeg_of_three_values_has_invented_some(tmp_path):
     kind, text = inspected(record)
     assert kind == "lossy mask"
     assert "a: mask is a JPEG with the values 0, 128, 255; comp" in text
-    assert inspected(record, has_classes=False).pixels == {0: 256, 128: 256, 255: 512}
+    assert inspected(record, takes_jpeg=True).pixels == {0: 256, 128: 256, 255: 512}
 
 
 NOWHERE = VolumeFile(("nowhere.nii",))

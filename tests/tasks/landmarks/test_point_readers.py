@@ -143,6 +143,16 @@ def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
     assert train.metadata.landmarks.names == NAMES
 
 
+def test_points_beside_masks_beside_their_images_ask_for_the_task(tmp_path):
+    write_dots(tmp_path, 2, seed=0)
+    for file in list((tmp_path / "images").iterdir()):
+        shutil.copy(file, tmp_path / f"{file.stem}_mask.png")
+        file.rename(tmp_path / file.name)
+    with pytest.raises(DataError, match=r"holds masks, and points in .*points\.csv; give --task classes or --task"):
+        load_records(DataConfig(str(tmp_path)))
+    assert load_records(DataConfig(str(tmp_path), task="classes"))[0].metadata.landmarks is None
+
+
 def test_points_beside_polygons_are_points(tmp_path):
     write_dots(tmp_path, 4, seed=0)
     write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90))])

@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
+from PIL import Image, ImageFilter
 from scipy.ndimage import label
 from support.data_sets import load_info
 from support.objects import Masks, numbered, picture, write_discs
@@ -306,14 +306,18 @@ def test_check_data_counts_objects(tmp_path):
     assert "to check: in 1 image a number names several pieces, which count as one object: 00.png" in report
 
 
-def test_masks_of_objects_that_were_saved_as_jpeg_are_to_check(tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "line"), [(".jpg", "mask is a JPEG with"), (".png", "pieces of objects have 4 pixels at most")]
+)
+def test_binary_masks_that_were_smoothed_are_no_numbers_of_objects(tmp_path, suffix, line):
     write_discs(tmp_path, [3, 5, 8, 9], seed=0)
     for file in sorted((tmp_path / "masks").iterdir()):
-        ids = np.array(Image.open(file))
-        Image.fromarray((20 * ids).astype(np.uint8)).save(file.with_suffix(".jpg"))
+        mask = Image.fromarray(255 * (np.array(Image.open(file)) > 0).astype(np.uint8))
         file.unlink()
-    report, _ = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
-    assert "to check: half of the objects have 4 pixels at most" in report
+        mask.filter(ImageFilter.GaussianBlur(1)).save(file.with_suffix(suffix))
+    report, problems = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
+    assert line in report
+    assert bool(problems) == (suffix == ".jpg")
 
 
 def test_the_report_counts_objects_of_masks_that_can_be_read():

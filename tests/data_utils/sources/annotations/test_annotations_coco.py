@@ -24,6 +24,7 @@ from support.coco_files import (
 from data_utils import pack
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from runtime.errors import DataError
 from train_utils.check_data import check_data
 from train_utils.dataset import load_dataset_info
 
@@ -153,6 +154,14 @@ def test_files_of_one_split_are_joined_and_images_labeled_for_the_categories_of_
     assert np.unique(masks_by_name["1.png"]).tolist() == [0, 1, 2]
     assert np.unique(masks_by_name["2.png"]).tolist() == [0, 3]
     assert labels_of(train) | labels_of(val) == {"1.png": None, "2.png": ("dog", "person")}
+
+
+def test_a_copy_of_a_file_is_refused(tmp_path):
+    for name in ("default", "default (1)"):
+        objects = [entry(1, 1, 1, [box(1, 1, 9, 9)])]
+        write_coco(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 1, PEOPLE)
+    with pytest.raises(DataError, match=r"annotation 1 of 1\.png is in another file .*keep one of them"):
+        loaded(tmp_path)
 
 
 @pytest.mark.parametrize(("val_split", "images"), [(None, [1, 2]), ("Test-dev", [1, 3])])

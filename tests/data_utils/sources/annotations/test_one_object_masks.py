@@ -52,6 +52,15 @@ def test_one_object_masks_of_different_sizes_are_refused(tmp_path):
         record["target"].render()
 
 
+def test_a_smoothed_mask_of_one_object_is_refused(tmp_path):
+    write_set(tmp_path, {"a": 1})
+    mask = Image.open(tmp_path / "a" / "masks" / "m1.png")
+    mask.save(tmp_path / "a" / "masks" / "m1.jpg")  # values near 0 would be the object's
+    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    with pytest.raises(DataError, match=r"m1\.jpg: mask of one class holds 0, 1, .*smoothed edges or JPEG"):
+        record["target"].render()
+
+
 def digest_of(folder: Path) -> str:
     return one_object_masks.open_records(folder, allow_unpaired=False).digest
 

@@ -26,6 +26,8 @@ FILES = {
     "Annotations/0.xml": ("<annotation><object><polygon><pt><x>1</x></pt></polygon></object></annotation>", "LabelMe"),
     "1.json": (json.dumps({"info": {"description": "ISAT", "name": "0.png"}, "objects": []}), "ISAT"),
     "panoptic_train.json": (json.dumps({"images": [{}] * 2**15, "annotations": [{"segments_info": []}]}), "panoptic"),
+    "annotations/default.json": (json.dumps({"info": {}, "categories": {"label": {"labels": []}}}), "Datumaro"),
+    "0_shapes.csv": ("index,shape-type,vertex-index,axis-0,axis-1\n0,polygon,0,10,8\n", "napari"),
     "slide.xml": ("<ASAP_Annotations><Annotations/></ASAP_Annotations>", "ASAP"),
 }
 

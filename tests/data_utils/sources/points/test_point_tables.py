@@ -132,6 +132,7 @@ def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
         ("image_name,label_name,x1,y1,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,x_center,y_center,width,height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),
+        ("ImageId,EncodedPixels\na.png,1 3 10 5\n", "points.csv lists run lengths, which are not read; store a mask"),
         ("Alter;Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse\n1;2\n", "points.csv cannot be read as CSV"),
         ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "line 3, a: 'z' is no coordinate"),
         ("image,a_x,a_y\n\n,,\na.png,1,2\n\n\nb.png,1,z\n", "line 7, a: 'z' is no coordinate"),

@@ -124,7 +124,7 @@ def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
 
 def test_masks_that_were_predicted_are_truth_beside_the_other_outputs(tmp_path):
     touch(tmp_path, "a.png")
-    write_coco(tmp_path, [], ["cell"])
+    write_coco(tmp_path, [], objects_of("cell"))
     record_provenance(tmp_path, {"models": {"model": "0"}}, overwrite=False)
     assert truth_in(TruthFolder(tmp_path, MODEL, objects_of("cell")), "a") == PageFile(tmp_path / "a.png")
 

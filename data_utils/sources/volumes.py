@@ -104,10 +104,19 @@ def find_volumes(folder: DataFolder) -> SplitOpeners:
     splits: dict[str, tuple[Path, Path, str]] = {}
     for name, (images, masks) in folder.splits.items():
         splits[name] = images, masks, TRAINING if name == "train" else VALIDATION
-        file = _description_file(masks)
-        if len(folder.splits) == 1 and file is not None and read_description(file, VALIDATION).cases is not None:
+        if len(folder.splits) == 1 and _lists_validation(masks, folder.suffixes):
             splits["val"] = images, masks, VALIDATION
     return split_openers(splits, _open_folders, folder.suffixes, folder.config)
+
+
+def _lists_validation(masks: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a dataset.json lists labels of a folder for validation; those of labelsVa may not be given away yet."""
+    file = _description_file(masks)
+    if file is None:
+        return False
+    cases = read_description(file, VALIDATION).cases or ()
+    labels = files_by_stem(masks, "masks", suffixes)
+    return any(label in labels for _, label in cases)
 
 
 def _open_folders(images: Path, masks: Path, key: str, suffixes: tuple[str, ...], config: DataConfig) -> Records:

@@ -207,16 +207,18 @@ def test_volumes_in_folders_for_validation_are_a_split(tmp_path, listed):
     assert val.metadata.classes == train.metadata.classes
 
 
-@pytest.mark.parametrize("has_labels", [True, False])
-def test_a_list_of_labeled_cases_for_validation_is_a_split(tmp_path, has_labels):
+@pytest.mark.parametrize("labels", ["here", "elsewhere", "nowhere"])
+def test_a_list_of_labeled_cases_for_validation_is_a_split(tmp_path, labels):
     write_decathlon(tmp_path)
     content = json.loads((tmp_path / "dataset.json").read_text())
     *training, last = content["training"]
-    held_out = last if has_labels else {"image": last["image"]}
+    elsewhere = {"image": "imagesVa/v_1.nii.gz", "label": "labelsVa/v_1.nii.gz"}
+    held_out = {"here": last, "elsewhere": elsewhere, "nowhere": {"image": last["image"]}}[labels]
     (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": training, "validation": [held_out]}))
     train, val = ([record["name"] for record in split] for split in load_records(volume_config(tmp_path)))
-    assert sorted(train + val) == sorted(CASE_NAMES[: len(training) + has_labels])
-    assert not has_labels or val == CASE_NAMES[-1:]
+    is_here = labels == "here"
+    assert sorted(train + val) == sorted(CASE_NAMES[: len(training) + is_here])
+    assert not is_here or val == CASE_NAMES[-1:]
 
 
 def test_volumes_in_folders_that_are_links_are_read(tmp_path):

@@ -333,7 +333,8 @@ def open_records(
             size = [entry.get("height"), entry.get("width")]
             image = images.setdefault(path, ListedImage(_listed_name(path, folders), size))
             image.labeled |= labeled
-            outlines = set(map(_outline, image.objects))  # of the files before
+            # of the files before, which may ignore the same area
+            outlines = {_outline(drawn) for drawn in image.objects if not drawn.get("iscrowd")}
             for found in file.objects[entry["id"]]:
                 drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
                 value = value_by_name.get(names.get(found["category_id"]))

@@ -156,10 +156,15 @@ def test_files_of_one_split_are_joined_and_images_labeled_for_the_categories_of_
     assert labels_of(train) | labels_of(val) == {"1.png": None, "2.png": ("dog", "person")}
 
 
-def test_a_copy_of_a_file_is_refused(tmp_path):
-    for name in ("default", "default (1)"):
-        objects = [entry(1, 1, 1, [box(1, 1, 9, 9)])]
-        write_coco(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 1, PEOPLE)
+@pytest.mark.parametrize("is_crowd", [False, True], ids=["objects", "areas that parts ignore"])
+def test_a_copy_of_a_file_is_refused(tmp_path, is_crowd):
+    for number, name in enumerate(("default", "default (1)")):
+        objects = [entry(1, 1, 1, [box(1, 1, 9, 9)], iscrowd=int(is_crowd))]
+        objects += [entry(2, 1, 1, [box(20, 1 + number, 9, 9)])]
+        write_coco(tmp_path / f"annotations/instances_{name}.json", objects, tmp_path / "images", 2, PEOPLE)
+    if is_crowd:
+        assert sum(map(len, loaded(tmp_path))) == 2
+        return
     with pytest.raises(DataError, match=r"annotation 1 of 1\.png is in another file .*keep one of them"):
         loaded(tmp_path)
 

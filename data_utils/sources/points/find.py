@@ -75,7 +75,7 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
     if points and not is_asked:
         is_sure = any(table.axes == 3 or table.layout in ANNOTATIONS for table in points.values())
         others = ""
-        if find_side_by_side(folder):
+        if _holds_masks(folder):
             others = "masks"
         elif not is_sure and find_annotated(folder):
             others = "annotations"
@@ -84,6 +84,14 @@ def find_landmarks(folder: DataFolder) -> SplitOpeners:
             raise DataError(f"{root} holds {others}, and points in {file}; give --task classes or --task landmarks")
     locations = {split: (root, table) for split, table in points.items()}
     return split_openers(locations, open_points, config.absent, config.allow_unpaired)
+
+
+def _holds_masks(folder: DataFolder) -> bool:
+    """Whether masks lie beside images, also where they are no data set: several of one image."""
+    try:
+        return bool(find_side_by_side(folder))
+    except DataError:
+        return True
 
 
 def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:

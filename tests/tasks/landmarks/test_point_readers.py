@@ -143,14 +143,17 @@ def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
     assert train.metadata.landmarks.names == NAMES
 
 
-def test_points_beside_masks_beside_their_images_ask_for_the_task(tmp_path):
+@pytest.mark.parametrize("words", [["mask"], ["mask", "seg"]])
+def test_points_beside_masks_beside_their_images_ask_for_the_task(tmp_path, words):
     write_dots(tmp_path, 2, seed=0)
     for file in list((tmp_path / "images").iterdir()):
-        shutil.copy(file, tmp_path / f"{file.stem}_mask.png")
+        for word in words:
+            shutil.copy(file, tmp_path / f"{file.stem}_{word}.png")
         file.rename(tmp_path / file.name)
     with pytest.raises(DataError, match=r"holds masks, and points in .*points\.csv; give --task classes or --task"):
         load_records(DataConfig(str(tmp_path)))
-    assert load_records(DataConfig(str(tmp_path), task="classes"))[0].metadata.landmarks is None
+    task = "classes" if len(words) == 1 else "landmarks"
+    assert (load_records(DataConfig(str(tmp_path), task=task))[0].metadata.landmarks is None) == (task == "classes")
 
 
 def test_points_beside_polygons_are_points(tmp_path):

@@ -196,7 +196,8 @@ ImageSource = (
 
 def is_drawn(source: ImageSource) -> bool:
     """Whether a mask is drawn from annotations, whose values are classes; else its values are those of a file."""
-    return isinstance(source, RenderedMask) and source.is_drawn
+    mask = source.source if isinstance(source, SceneWindow) else source
+    return isinstance(mask, RenderedMask) and mask.is_drawn
 
 
 TIFF_SUFFIXES = (".tif", ".tiff")

@@ -14,7 +14,7 @@ from data_utils.analysis.findings import Findings
 from data_utils.class_map import ClassFields, ignored_fields, ignored_values
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.formats import ImageSource, RenderedMask, SceneWindow, VolumeFile, is_drawn
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import BEYOND_MASK, value_key, value_keys
@@ -138,6 +138,9 @@ class ObjectReader(MaskReader):
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         if isinstance(source, LabeledObjects):
             return source, replace(self, reads_labels=True)
+        if isinstance(source, SceneWindow) and is_drawn(source):
+            scene, reader = self.prepared(source.source, name)
+            return replace(source, source=scene), reader
         if isinstance(source, RenderedMask) and source.is_drawn:
             indices = tuple((value, index) for index, (value, _) in enumerate(self.classes, 1))
             return AnnotatedObjects(source, indices, self.outside), replace(self, reads_labels=True)

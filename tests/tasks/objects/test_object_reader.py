@@ -17,7 +17,7 @@ from support.objects import Masks, numbered, picture, write_discs
 from support.prediction import true_labels
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import PageFile, RenderedMask
+from data_utils.image_io.formats import Box, PageFile, RenderedMask, SceneWindow
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.records import ListRows, Records
@@ -90,6 +90,13 @@ def test_objects_of_other_classes_are_none(outside):
     target = ObjectReader(classes=TWO_CLASSES, outside=outside).read(record, (1, 5))
     assert target.mask.tolist() == [[2, 1, outside, 0, 255]]
     assert target.ids.tolist() == [[1, 2, 0, 0, 0]]
+
+
+def test_objects_are_told_apart_in_blocks_of_a_scene_too():
+    block = SceneWindow(DrawnObjects(), "mask", (1, 5), Box(0, 1, 1, 4))
+    target = ObjectReader(classes=TWO_CLASSES).read({"image": "", "target": block, "name": "mask"}, (1, 3))
+    assert target.mask.tolist() == [[1, 0, 0]]
+    assert target.ids.tolist() == [[2, 0, 0]]
 
 
 @pytest.mark.parametrize(("flag", "outside"), [(None, 0), ("background", 0), ("ignore", 255)])

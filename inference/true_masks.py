@@ -148,11 +148,9 @@ class TruthFolder:
                 return []
             raise
         splits = [open_split() for open_split in openers.values()]
-        if not output_format.object_classes:
-            splits = [records for records in splits if records.metadata.task in (None, config.task)]
-        for records in splits:
-            self._check_names(records.metadata)
-        return splits
+        if output_format.object_classes:
+            return splits
+        return [records for records in splits if records.metadata.task in (None, config.task)]
 
     def _check_names(self, metadata: Metadata) -> None:
         """Raises DataError for annotations without any class of the model; if it has one, names do not matter."""
@@ -172,6 +170,8 @@ class TruthFolder:
         source = page_file(source) or source
         if not isinstance(source, MaskFile):
             return None
+        if isinstance(source, RenderedMask):  # of mask files the values count
+            self._check_names(records.metadata)
         if output_format.class_folders:
             classes = list(output_format.section.names)
             if isinstance(source, DrawnMask):

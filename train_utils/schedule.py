@@ -24,7 +24,7 @@ ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
 RESERVE = 1.25  # the last evaluation, save and pictures may take so many times as long as those before
 FINISH = 2000  # milliseconds for charts and the report, without their pictures
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
-FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
+FIRST_EVALUATION = 10  # at the latest this part of the time, or of the steps, is over when the first evaluation begins
 SETTLED = 60_000  # milliseconds of training after which it may begin earlier: a network of seconds finds all sorts
 EVALUATION_PART = 10  # evaluations take at most one part in so many of the time since training began
 
@@ -143,10 +143,10 @@ class Clock:
         durations.append(self.now() - begin)
         self._step_began = None
 
-    def needs_evaluation(self) -> bool:
-        """Whether a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
+    def needs_evaluation(self, steps_share: float = 0.0) -> bool:
+        """Whether a tenth of the time or the steps is over without any evaluation, whose length nobody knows yet."""
         begin = self._first_share or 0.0
-        is_late = FIRST_EVALUATION * (self.progress.share - begin) >= 1 - begin
+        is_late = FIRST_EVALUATION * (self.progress.share - begin) >= 1 - begin or FIRST_EVALUATION * steps_share >= 1
         return bool(self.budget) and not self._evaluations and is_late
 
     def _affords_evaluation(self, now: int, step: int, total: float) -> bool:
@@ -236,7 +236,8 @@ class Schedule:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
-        if self.is_last(step) or self.clock.needs_evaluation():
+        steps_share = step / self.total_steps if self.total_steps else 0.0
+        if self.is_last(step) or self.clock.needs_evaluation(steps_share):
             return True
         return self._is_due(step, self.args.eval_every) and self.clock.progress.affords_evaluation
 

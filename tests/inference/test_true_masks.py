@@ -275,6 +275,14 @@ def test_polygons_without_the_column_of_their_classes_are_no_truth_of_several(tm
         TruthFolder(tmp_path, MODEL, classes).with_truths(find_jobs([str(image)], tmp_path / "out"))
 
 
+def test_masks_of_voc_are_truth_by_their_values_whatever_its_list_calls_them(tmp_path):
+    touch(tmp_path, "JPEGImages/a.png", "SegmentationClass/a.png")
+    (tmp_path / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,0::\nnucleus:0,128,0::\n")
+    truths = TruthFolder(tmp_path, MODEL, class_format(("background", "one", "two"), (0, 1, 2)))
+    (job,) = truths.with_truths(find_jobs([str(tmp_path / "JPEGImages")], tmp_path / "out"))
+    assert job.truth is not None
+
+
 def test_masks_of_classes_in_a_folder_of_each_case_are_its_truth(tmp_path):
     touch(tmp_path, "case/ct.nii.gz", "case/segmentations/a.nii.gz", "case/segmentations/b.nii.gz")
     inputs = find_jobs([str(tmp_path)], tmp_path / "out")

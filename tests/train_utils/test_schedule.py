@@ -62,6 +62,13 @@ def test_a_run_is_made_longer_by_what_has_ended_it():
     assert [schedule.length_flag(step) for step in (7, 12)] == ["--max-minutes", "--epochs"]
 
 
+def test_a_run_by_steps_or_time_is_evaluated_after_a_tenth_of_its_steps_however_short_they_are():
+    clock = Clock(5.0)
+    clock.progress = Progress(affords_evaluation=False)
+    schedule = Schedule(unplanned("--epochs", "10"), steps_per_epoch=4, total_steps=40, clock=clock)
+    assert steps_of(schedule.is_evaluation_step, last=5) == [4, 5]
+
+
 def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
     schedule = schedule_of("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "0", total_steps=11)
     assert steps_of(schedule.is_log_step) == [5, 10, 11, 12]

@@ -14,14 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 
 from runtime.console import say
 from runtime.documents import open_regular
 from runtime.errors import SettingsError
 
 TEMPORARY = (".unet-", ".tmp")  # how the names of temporary folders begin and end
-WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, read-only or gone
 # what file systems answer that cannot flush a folder (CIFS, VirtualBox, FUSE)
 NO_FLUSH = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 ABANDONED = 3600  # seconds without a change after which nobody writes any more
@@ -110,7 +108,7 @@ def tolerate_write_errors(output: str) -> Iterator[None]:
     """In this context, a write error of the disk is printed, and ends the block but not the run."""
     try:
         yield
-    except WRITE_ERRORS as error:
+    except OSError as error:
         say(f"{output} could not be written ({error})")
 
 

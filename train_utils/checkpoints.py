@@ -17,7 +17,7 @@ from typing import Any
 from accelerate import Accelerator
 from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,7 +25,7 @@ from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, WriteError, one_line
-from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
+from runtime.files import checksum, complete_folder, replace_files
 from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
@@ -39,6 +39,7 @@ from train_utils.sharding import (
 )
 from unet.config import UNetConfig
 from unet.model import UNet
+from unet.model_files import write_weights
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"
@@ -176,7 +177,7 @@ class Checkpoints:
                 network.save_pretrained(folder)
                 (folder / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")
             self._model_is_saved = True
-        except WRITE_ERRORS as error:
+        except OSError as error:
             say(f"{self.model_folder} could not be written ({error}); training goes on without this model")
             self._model_is_saved = False
         return self._model_is_saved
@@ -217,13 +218,10 @@ class Checkpoints:
         try:
             with complete_folder(checkpoint.path) as folder:
                 for kind, group in tensors.items():
-                    file = folder / f"{kind}.safetensors"
-                    save_file(group, file)  # which no other user may read
-                    with suppress(OSError):  # of a file system without modes
-                        file.chmod(folder.stat().st_mode & 0o666)
+                    write_weights(group, folder / f"{kind}.safetensors")
                 checkpoint.write(folder)
             self._prune(checkpoint.state)
-        except WRITE_ERRORS as error:
+        except OSError as error:
             say(f"checkpoint {checkpoint.path.name} could not be written ({error}); training goes on without it")
             return False
         return True

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from runtime.device import download
@@ -18,7 +17,15 @@ from runtime.errors import ModelError, one_line
 from unet.backbone import Encoder
 from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up, recompute_blocks
 from unet.config import Axes, UNetConfig
-from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, layer_counts, read_config, read_weights
+from unet.model_files import (
+    CONFIG_NAME,
+    WEIGHTS_NAME,
+    check_source,
+    layer_counts,
+    read_config,
+    read_weights,
+    write_weights,
+)
 
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
@@ -196,8 +203,7 @@ class UNet(
         state = self.published_state()
         copies = download({key: value.detach() for key, value in state.items()})
         weights = {key: value.contiguous() for key, value in copies.items()}
-        # not `save_file`: other users may not read its files
-        (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
+        write_weights(weights, save_directory / WEIGHTS_NAME, {"format": "pt"})
         config = json.dumps(self.config.to_json(), sort_keys=True, indent=2)
         (save_directory / CONFIG_NAME).write_text(config, encoding="utf-8")
 

@@ -1,10 +1,11 @@
 """The files of a model, its configuration and its weights: where they are, and whether they are whole."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from runtime.documents import read_json
@@ -50,6 +51,21 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
     check_numbers(weights)
     return weights
+
+
+def write_weights(weights: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write contiguous tensors into a new file, which those may read who may read other new files.
+
+    Raises OSError if the disk does not take them.
+    """
+    file.touch()
+    mode = file.stat().st_mode
+    try:
+        save_file(weights, file, metadata)  # which no other user may read
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    with suppress(OSError):  # of a file system without modes
+        file.chmod(mode)
 
 
 def check_numbers(weights: dict[str, Tensor]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors import SafetensorError
 
 from runtime import files
 from runtime.files import checksum, complete_folder, replace_file, replace_files, replace_path
@@ -158,18 +157,10 @@ def test_old_leftovers_of_killed_writers_are_removed(tmp_path):
     files.remove_leftovers(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
-        (SafetensorError("Error while serializing"), "Error while serializing"),
-    ],
-    ids=["of Python", "of safetensors"],
-)
-def test_a_write_error_is_reported_without_ending_the_run(capsys, error, reason):
+def test_a_write_error_is_reported_without_ending_the_run(capsys):
     with files.tolerate_write_errors("report.html"):
-        raise error
-    assert capsys.readouterr().out == f"report.html could not be written ({reason})\n"
+        raise OSError(28, "No space left on device")
+    assert capsys.readouterr().out == "report.html could not be written ([Errno 28] No space left on device)\n"
 
 
 def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path):

@@ -23,7 +23,7 @@ from train_utils import checkpoints as module
 from train_utils.checkpoints import Checkpoints, find_checkpoint, fingerprint
 from train_utils.ema import WeightAverage
 from train_utils.run_state import LossWindow, RunState
-from unet import UNet, UNetConfig
+from unet import UNet, UNetConfig, model_files
 
 
 def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     def refuse(*_: object) -> None:
         raise SafetensorError("Error while serializing")
 
-    monkeypatch.setattr(module, "save_file", refuse)
+    monkeypatch.setattr(model_files, "save_file", refuse)
     checkpoints.save(RunState(step=3))
     assert not checkpoints.wait()
     line = "checkpoint step-00000003 could not be written (Error while serializing); training goes on without it\n"
@@ -186,13 +186,13 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
 
 def test_a_checkpoint_that_is_written_late_holds_the_run_as_it_stood(checkpoints, monkeypatch):
     goes_on = threading.Event()
-    write = module.save_file
+    write = module.write_weights
 
     def write_late(tensors: dict, file: Path) -> None:
         goes_on.wait(10)
         write(tensors, file)
 
-    monkeypatch.setattr(module, "save_file", write_late)
+    monkeypatch.setattr(module, "write_weights", write_late)
     weight = next(checkpoints.network.parameters())
     before = weight.detach().clone()
     run = RunState(step=1, best=0.5, best_step=1)

@@ -53,7 +53,7 @@ from train_utils.settings.train_settings import NO_ENCODER, RUNS, UNPLANNED, Tra
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs import Slabs, check_slabs, split_volumes
 from train_utils.sync_batchnorm import synchronize_batchnorm
-from train_utils.tracker import available_tracker
+from train_utils.tracker import available_tracker, takes_pictures
 from unet.config import UNetConfig
 from unet.model import UNet
 
@@ -100,7 +100,7 @@ class OpenedRun:
         clock = Clock(
             None if max_steps else args.max_minutes,
             self.state().elapsed / 60_000,
-            report_share=report_share(info, processes),
+            report_share=report_share(info, processes, takes_pictures=takes_pictures(args.tracker)),
             spaces_evaluations=self.flags.eval_every is None,
         )
         steps_per_epoch = math.ceil(len(info.train) / args.planned_batch_size)

@@ -28,6 +28,11 @@ def available_tracker(name: str) -> str:
     return "none"
 
 
+def takes_pictures(name: str) -> bool:
+    """Whether the tracker of this name shows pictures."""
+    return hasattr(LOGGER_TYPE_TO_CLASS.get(name), "log_images")
+
+
 class Tracker:
     """A tracker of accelerate; if it fails, at the start or later, a line is printed and training goes on without it.
 

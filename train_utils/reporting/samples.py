@@ -21,11 +21,17 @@ LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 byte
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
 
-def report_share(info: DatasetInfo, processes: int) -> float:
-    """How many times as long as an evaluation the pictures of the report take: of the whole set, the worst and best."""
-    predicted = min(2 * PICTURES, len(info.val))
+def report_share(info: DatasetInfo, processes: int, *, takes_pictures: bool) -> float:
+    """How many times as long as an evaluation the pictures of the report take: of the whole set, the worst and best.
+
+    Args:
+        takes_pictures: whether one process draws some pictures at each evaluation, too.
+    """
     factor = DRAWING if info.val.records.dims == 2 else 1
-    return factor * predicted / max(1, len(info.val) // processes)
+    evaluated = max(1, len(info.val) // processes)
+    if takes_pictures:
+        evaluated += factor * min(_sample_count(info), len(info.val))
+    return factor * min(2 * PICTURES, len(info.val)) / evaluated
 
 
 def sample_panels(info: DatasetInfo, predictor: Predictor, section: Section) -> dict[str, np.ndarray]:
@@ -33,9 +39,8 @@ def sample_panels(info: DatasetInfo, predictor: Predictor, section: Section) -> 
 
     Records to be skipped have no picture. The other processes wait for these pictures at each evaluation.
     """
-    count = VOLUMES if info.val.records.dims == 3 else PICTURES
     panels = {}
-    for _, name, pictures in _pictures(info, _spread(info, count), predictor, section):
+    for _, name, pictures in _pictures(info, _spread(info, _sample_count(info)), predictor, section):
         panels[name] = join_in_row(list(pictures.values()))
     return panels
 
@@ -63,6 +68,11 @@ def report_pictures(
         if index in extremes:
             views[index] = f"{name}: {scores.compared.title} {comparisons[index]:.4f}", pictures
     return panels, dict(views[index] for index in extremes if index in views)
+
+
+def _sample_count(info: DatasetInfo) -> int:
+    """The most images that are shown at each evaluation."""
+    return VOLUMES if info.val.records.dims == 3 else PICTURES
 
 
 def _spread(info: DatasetInfo, count: int) -> list[int]:

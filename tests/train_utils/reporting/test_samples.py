@@ -41,11 +41,21 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
 
 
 @pytest.mark.parametrize(
-    ("images", "dims", "processes", "share"),
-    [(32, 2, 1, 24 / 32), (32, 2, 2, 24 / 16), (4, 3, 1, 1), (1, 2, 2, 1.5)],
+    ("images", "dims", "processes", "takes_pictures", "share"),
+    [
+        (32, 2, 1, False, 24 / 32),
+        (32, 2, 2, False, 24 / 16),
+        (4, 3, 1, False, 1),
+        (1, 2, 2, False, 1.5),
+        (32, 2, 2, True, 24 / (16 + 12)),
+        (3, 2, 2, True, 4.5 / (1 + 4.5)),
+        (4, 3, 1, True, 4 / (4 + 2)),
+    ],
 )
-def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(images, dims, processes, share):
-    assert report_share(data_set(images, dims), processes) == share
+def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation(
+    images, dims, processes, takes_pictures, share
+):
+    assert report_share(data_set(images, dims), processes, takes_pictures=takes_pictures) == share
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:

@@ -1,5 +1,6 @@
 """Pictures of a model's predictions on validation images: for trackers, the output folder and the report."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
@@ -28,7 +29,7 @@ def report_share(info: DatasetInfo, processes: int, *, takes_pictures: bool) -> 
         takes_pictures: whether one process draws some pictures at each evaluation, too.
     """
     factor = DRAWING if info.val.records.dims == 2 else 1
-    evaluated = max(1, len(info.val) // processes)
+    evaluated: float = math.ceil(len(info.val) / processes)
     if takes_pictures:
         evaluated += factor * min(_sample_count(info), len(info.val))
     return factor * min(2 * PICTURES, len(info.val)) / evaluated

@@ -48,7 +48,7 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
         (4, 3, 1, False, 1),
         (1, 2, 2, False, 1.5),
         (32, 2, 2, True, 24 / (16 + 12)),
-        (3, 2, 2, True, 4.5 / (1 + 4.5)),
+        (3, 2, 2, True, 4.5 / (2 + 4.5)),
         (4, 3, 1, True, 4 / (4 + 2)),
     ],
 )

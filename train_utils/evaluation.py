@@ -150,7 +150,7 @@ def read_strips(
             reliability += task.count_certainty(certainty, decoded[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
-    finished = task.finish(sums)
+    finished = task.finish(sums, rendered)
     whole = torch.cat(decoded, dim=2 - logits.ndim)  # the axis of rows
     predictions = task.labels_of_variants(whole)
     return predictions, finished, is_finite & finished.isfinite().all()

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from data_utils.target import Target
 from runtime.errors import SettingsError
 from tasks.task import Task
 
@@ -106,7 +107,7 @@ class PixelsAndRegions(Task):
         """The two terms of the loss."""
         return LOSSES[self.loss]
 
-    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+    def finish(self, partial: tuple[Tensor, ...], targets: Target) -> Tensor:
         """(2,): the sums of the pixel term and of the region term.
 
         Args:

@@ -48,7 +48,7 @@ class StepLoss:
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
         """(T,): the sum of each term, from logits (B, outputs, *spatial) and rendered targets (B, *spatial)."""
-        return self.task.finish(self._partial(logits, targets))
+        return self.task.finish(self._partial(logits, targets), targets)
 
     def __call__(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """This micro-batch's share (a scalar) of the loss of a step; the shares add up.

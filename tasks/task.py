@@ -273,8 +273,12 @@ class Task(ABC):
             targets: (B, *spatial), rendered.
         """
 
-    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
+    def finish(self, partial: tuple[Tensor, ...], targets: OwnTarget) -> Tensor:
+        """(T,): the sum of each term, from the sums of whole images; these add up over images and processes.
+
+        Args:
+            targets: of these images, or of any strips of them.
+        """
         return torch.stack(partial)
 
     def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OwnTarget) -> Tensor:

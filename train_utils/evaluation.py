@@ -111,9 +111,7 @@ def evaluate(
         scores.sums, scores.by_image = (total.to("cpu", non_blocking=True) for total in totals)
         scores.reliability = reliability
     loss = (sums / torch.where(counts > 0, counts, 1)).sum().item()  # the host waits, and all copies above are complete
-    best = 0
-    if len(variants) > 1:
-        best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
+    best = max(range(len(variants)), key=lambda index: scores_of_variants[index].comparison)
     unreadable_indices = unreadable.nonzero().flatten().tolist()
     return Evaluation(step, loss, scores_of_variants[best], unreadable_indices, variants[best])
 
@@ -150,7 +148,7 @@ def read_strips(
             reliability += task.count_certainty(certainty, decoded[-1], target.strip(top, bottom))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
-    finished = task.finish(sums)
+    finished = task.finish(sums, rendered)
     whole = torch.cat(decoded, dim=2 - logits.ndim)  # the axis of rows
     predictions = task.labels_of_variants(whole)
     return predictions, finished, is_finite & finished.isfinite().all()

@@ -306,7 +306,7 @@ class SlabLoss(StepLoss):
         flat = torch.cat([values.flatten() for values in slab_sums])
         totals = _SumOverSlabs.apply(flat, self.slabs).split([values.numel() for values in slab_sums])
         image_sums = [total.view_as(values) for total, values in zip(totals, slab_sums, strict=True)]
-        return self.task.finish(tuple(image_sums))
+        return self.task.finish(tuple(image_sums), targets)
 
     def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """This process's share of the loss: an equal part of the value that the processes of a group have computed."""

@@ -32,15 +32,11 @@ class PointSums(NamedTuple):
         weight: the exponentials of the logits.
         pull: the logits, each times the Gaussian around the point.
         mass: the Gaussian.
-        present_strips: the number of strips, if the point is present; else 0.
-        known_strips: the number of strips, if the point's presence or absence is known; else 0.
     """
 
     weight: Tensor
     pull: Tensor
     mass: Tensor
-    present_strips: Tensor
-    known_strips: Tensor
 
 
 @dataclass(frozen=True)
@@ -133,19 +129,13 @@ class Landmarks(Task):
             mass = mass * profile.sum(dim=-1)
         # weights add up over strips; float64, which Apple's GPUs lack, holds the weights of logits up to 700
         wide = widest_float(logits.device)
-        return PointSums(
-            weight=logits.flatten(2).logsumexp(dim=2).to(wide).exp(),
-            pull=pull,
-            mass=mass,
-            present_strips=(targets.states == PRESENT).to(logits.dtype),
-            known_strips=(targets.states != UNKNOWN).to(logits.dtype),
-        )
+        return PointSums(logits.flatten(2).logsumexp(dim=2).to(wide).exp(), pull, mass)
 
-    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+    def finish(self, partial: tuple[Tensor, ...], targets: PointTarget) -> Tensor:
         """(2,): the sum of the position terms, and the sum of the presence terms times PRESENCE_WEIGHT."""
         sums = PointSums(*partial)
-        is_present = (sums.present_strips > 0).to(sums.pull.dtype)
-        is_known = (sums.known_strips > 0).to(sums.pull.dtype)
+        is_present = (targets.states == PRESENT).to(sums.pull.dtype)
+        is_known = (targets.states != UNKNOWN).to(sums.pull.dtype)
         log_weight = sums.weight.clamp_min(torch.finfo(sums.weight.dtype).tiny).log().to(sums.pull.dtype)
         place_loss = log_weight - sums.pull / sums.mass.clamp_min(torch.finfo(sums.mass.dtype).tiny)
         odds = log_weight - self.nowhere

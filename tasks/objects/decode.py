@@ -49,20 +49,6 @@ class DetectedObject(NamedTuple):
     score: float
 
 
-class Piece(NamedTuple):
-    """A part of a connected component of pixels, which may be an object.
-
-    Args:
-        window: its box, as an index of the image's pixels.
-        is_object: its pixels in the box, bool.
-        pixels: (N,) int32, these pixels, packed.
-    """
-
-    window: tuple[slice, ...]
-    is_object: np.ndarray
-    pixels: np.ndarray
-
-
 def pack_pixels(classes: Numbers, depths: Numbers, certainties: Numbers) -> Numbers:
     """The class, depth and certainty of pixels, as integers of at least 32 bits.
 
@@ -90,37 +76,43 @@ class FoundObjects:
     def __init__(self, labels: np.ndarray, task: "Objects") -> None:
         self.labels = labels
         self.task = task
-        self._found: list[DetectedObject] = []
-        self._first_pixels: list[tuple[int, ...]] = []  # of each object
+        self._found: list[tuple[tuple[int, ...], DetectedObject]] = []  # each with its first pixel
 
-    def add(self, piece: Piece) -> None:
-        """Take a piece, unless it is too small for an object."""
-        if len(piece.pixels) < self.task.smallest:
-            return
-        if len(self._found) == MOST_OBJECTS:
-            raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
-        positions = np.argwhere(piece.is_object) + [side.start for side in piece.window]
-        number = len(self._found) + 1
-        self.labels[piece.window][piece.is_object] = -number  # until all objects are known
-        self._found.append(_measure(number, piece.window, positions, piece.pixels))
-        self._first_pixels.append(tuple(positions[0].tolist()))
+    def add(self, window: tuple[slice, ...], packed: np.ndarray, pieces: np.ndarray) -> None:
+        """Take the pieces of a component, unless they are too small for objects.
+
+        Args:
+            window: the box of the component in the image.
+            packed, pieces: the packed pixels in the box, and the number of each pixel's piece, from 1.
+        """
+        from scipy import ndimage
+
+        for piece, box in enumerate(ndimage.find_objects(pieces), 1):
+            is_object = pieces[box] == piece
+            corner = [side.start + inner.start for side, inner in zip(window, box, strict=True)]
+            positions = np.argwhere(is_object) + corner
+            if len(positions) < self.task.smallest:
+                continue
+            if len(self._found) == MOST_OBJECTS:
+                raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
+            detected = _measure(len(self._found) + 1, positions, packed[box][is_object])
+            self.labels[tuple(positions.T)] = -detected.number  # until all objects are known
+            self._found.append((tuple(positions[0].tolist()), detected))
 
     def finish(self) -> list[DetectedObject]:
         """The objects in the order of their numbers, with which `labels` is filled."""
         labels = self.labels
-        found = self._found
         if self.task.fills_holes:
-            for index, detected in enumerate(found):
-                found[index] = _fill_holes(labels, detected)
+            for index, (first_pixel, detected) in enumerate(self._found):
+                self._found[index] = first_pixel, _fill_holes(labels, detected)
                 if index % OBJECTS_TOGETHER == 0:
                     release(labels)
-        order = sorted(range(len(found)), key=self._first_pixels.__getitem__)
-        if self.task.drops_border:
-            order = [index for index in order if not _touches_border(found[index], labels.shape)]
-        label_by_number = np.zeros(len(found) + 1, np.int32)  # 0 for objects that are left out
-        objects = []
-        for number, index in enumerate(order, 1):
-            detected = found[index]
+        label_by_number = np.zeros(len(self._found) + 1, np.int32)  # 0 for objects that are left out
+        objects: list[DetectedObject] = []
+        for _, detected in sorted(self._found):
+            if self.task.drops_border and _touches_border(detected, labels.shape):
+                continue
+            number = len(objects) + 1
             objects.append(detected._replace(number=number))
             label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
         for rows in row_spans(len(labels)):
@@ -139,42 +131,17 @@ def find_objects(packed: np.ndarray, variants: Sequence["Objects"]) -> list[tupl
     """
     labels = [packed, *(np.zeros_like(packed) for _ in variants[1:])]
     found = list(map(FoundObjects, labels, variants))
-    for pieces_by_peak in _separate(packed, variants[0].smallest, [task.peak for task in variants]):
-        for objects, pieces in zip(found, pieces_by_peak, strict=True):
-            for piece in pieces:
-                objects.add(piece)
-    return [(objects.labels, objects.finish()) for objects in found]
-
-
-def _separate(packed: np.ndarray, smallest: int, peaks: Sequence[int]) -> Iterator[list[Iterator[Piece]]]:
-    """The pieces of each connected component of pixels above 0, for each peak; the component's pixels become 0.
-
-    A component of fewer pixels than `smallest` has none: a network that has hardly learned finds thousands of them.
-    """
     for window, is_component in _components(packed):
         component = np.where(is_component, packed[window], 0)
         packed[window][is_component] = 0
-        if np.count_nonzero(is_component) < smallest:
-            continue
-        numbers = separate_objects(component, peaks[0])
-        pieces_by_peak = [_pieces(window, component, numbers)]
-        for peak in peaks[1:]:
-            if numbers.max() > 1:  # what a smaller peak has left whole, a larger one leaves, too
-                numbers = separate_objects(component, peak)
-            pieces_by_peak.append(_pieces(window, component, numbers))
-        yield pieces_by_peak
-
-
-def _pieces(window: tuple[slice, ...], component: np.ndarray, numbers: np.ndarray) -> Iterator[Piece]:
-    """The pieces of a component, whose packed pixels and their piece's numbers fill the window."""
-    from scipy import ndimage
-
-    for number, inner in enumerate(ndimage.find_objects(numbers), 1):
-        outer = []
-        for side, inner_side in zip(window, inner, strict=True):
-            outer.append(slice(side.start + inner_side.start, side.start + inner_side.stop))
-        is_object = numbers[inner] == number
-        yield Piece(tuple(outer), is_object, component[inner][is_object])
+        if np.count_nonzero(is_component) < variants[0].smallest:
+            continue  # a network that has hardly learned finds thousands of them
+        pieces = None
+        for objects in found:
+            if pieces is None or pieces.max() > 1:  # what a smaller peak has left whole, a larger one leaves, too
+                pieces = separate_objects(component, objects.task.peak)
+            objects.add(window, component, pieces)
+    return [(objects.labels, objects.finish()) for objects in found]
 
 
 def _components(packed: np.ndarray) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
@@ -229,15 +196,15 @@ def separate_objects(packed: np.ndarray, peak: int = PEAK) -> np.ndarray:
     return watershed(LEVELS - depth, seeds, mask=is_component)
 
 
-def _measure(number: int, window: tuple[slice, ...], positions: np.ndarray, packed: np.ndarray) -> DetectedObject:
-    """An object in a box, from the positions (N, axes) and its packed pixels (N,)."""
+def _measure(number: int, positions: np.ndarray, packed: np.ndarray) -> DetectedObject:
+    """An object from the positions (N, axes) and its packed pixels (N,)."""
     classes, _, certainties = unpack_pixels(packed)
     return DetectedObject(
         number=number,
         class_index=int(np.bincount(classes).argmax()),
         size=len(positions),
         center=tuple((positions.sum(axis=0) / len(positions)).tolist()),
-        box=(*(side.start for side in window), *(side.stop for side in window)),
+        box=(*positions.min(axis=0).tolist(), *(positions.max(axis=0) + 1).tolist()),
         score=int(certainties.sum()) / (LEVELS * len(positions)),
     )
 

@@ -94,9 +94,9 @@ class Objects(Task):
         errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")
         return (*class_sums, (errors * (targets.mask != IGNORE_INDEX)).sum())
 
-    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+    def finish(self, partial: tuple[Tensor, ...], targets: Target) -> Tensor:
         *class_sums, depth = partial
-        return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
+        return torch.cat([self.classes.finish(tuple(class_sums), targets), depth[None]])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
         names = self.classes.names[1:]

@@ -31,14 +31,9 @@ def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int)
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
     for predicted, true, known_part in in_parts(prediction, truth, known):
-        hits = count_bits(predicted & true & known_part, classes)
-        predictions = count_bits(predicted & known_part, classes)
-        truths = count_bits(true & known_part, classes)
-        total = count_bits(known_part, classes)
-        tables[:, 1, 1] += hits
-        tables[:, 0, 1] += predictions - hits
-        tables[:, 1, 0] += truths - hits
-        tables[:, 0, 0] += total - predictions - truths + hits
+        for row, in_truth in enumerate((~true, true)):
+            for column, in_prediction in enumerate((~predicted, predicted)):
+                tables[:, row, column] += count_bits(in_truth & in_prediction & known_part, classes)
     return tables
 
 

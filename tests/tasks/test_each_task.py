@@ -97,8 +97,8 @@ def test_sums_of_strips_add_up_to_those_of_images(task, targets, rows):
     for top in range(0, SIZE[0], rows):
         partial = task.partial(logits[:, :, top : top + rows], rendered.strip(top, min(top + rows, SIZE[0])))
         sums = partial if sums is None else tuple(map(torch.add, sums, partial))
-    expected = task.finish(task.partial(logits, rendered))
-    torch.testing.assert_close(task.finish(sums), expected, rtol=1e-12, atol=1e-12)
+    expected = task.finish(task.partial(logits, rendered), rendered)
+    torch.testing.assert_close(task.finish(sums, targets), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ FOCAL = [(replace(task, loss="focal+dice"), target) for task, target in EACH_TAS
 )
 def test_gradients_are_those_of_the_loss(task: Task, target):
     logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: task.finish(task.partial(x, target)), logits.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: task.finish(task.partial(x, target), target), logits.requires_grad_())
 
 
 def volumes_of(task: Task) -> Target:
@@ -152,8 +152,8 @@ def test_the_loss_of_volumes_is_that_of_their_slices_one_below_the_other(task: T
     volumes = volumes_of(task)
     slices = volumes.map_with_unknown(lambda labels, _: labels.flatten(1, 2))
     logits = torch.randn(2, 3, 2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    sums = task.finish(task.partial(logits, volumes))
-    torch.testing.assert_close(sums, task.finish(task.partial(logits.flatten(2, 3), slices)), **FLOAT64)
+    sums = task.finish(task.partial(logits, volumes), volumes)
+    torch.testing.assert_close(sums, task.finish(task.partial(logits.flatten(2, 3), slices), slices), **FLOAT64)
     assert torch.equal(task.counts(volumes), task.counts(slices))
 
 

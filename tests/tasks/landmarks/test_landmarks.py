@@ -48,18 +48,18 @@ def test_the_loss_is_the_cross_entropy_against_a_gaussian(sigma, size):
     targets = batch_of_points(points, [[PRESENT, ABSENT, UNKNOWN]], size)
     logits = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     place, presence = place_and_presence(logits[0], points[0], sigma, task.nowhere)
-    sums = task.finish(task.partial(logits, targets))
+    sums = task.finish(task.partial(logits, targets), targets)
     torch.testing.assert_close(sums, torch.stack([place, 0.25 * presence]))
     assert task.counts(targets).tolist() == [1, 2]
 
 
 def test_the_loss_of_extreme_logits_is_finite():
     targets = batch_of_points(torch.tensor([[[1.0, 1], [2, 2]]]), [[PRESENT, PRESENT]], (4, 4))
-    sums = TWO.finish(TWO.partial(torch.full((1, 2, 4, 4), 300.0), targets))
+    sums = TWO.finish(TWO.partial(torch.full((1, 2, 4, 4), 300.0), targets), targets)
     assert sums[0].item() == pytest.approx(2 * math.log(16), rel=1e-4)  # all pixels are as likely
     targets = batch_of_points(torch.tensor([[[1.0, 1], [-900, 2]]]), [[PRESENT, OUTSIDE]], (4, 4))
     logits = torch.full((1, 2, 4, 4), -900.0)
-    assert TWO.finish(TWO.partial(logits, targets)).isfinite().all()
+    assert TWO.finish(TWO.partial(logits, targets), targets).isfinite().all()
 
 
 def test_a_point_outside_of_the_crop_has_no_place_to_learn():
@@ -67,7 +67,7 @@ def test_a_point_outside_of_the_crop_has_no_place_to_learn():
     logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert TWO.counts(target).tolist() == [1, 2]
     alone = batch_of_image(image_points([[-9, 0], [2, 2]], [UNKNOWN, PRESENT], (8, 8)))
-    places = [TWO.finish(TWO.partial(logits, points))[0] for points in (target, alone)]
+    places = [TWO.finish(TWO.partial(logits, points), points)[0] for points in (target, alone)]
     assert places[0] == places[1]
 
 
@@ -76,7 +76,7 @@ def test_the_presence_of_a_point_outside_of_the_crop_is_learned_as_absence():
     terms = []
     for state in (OUTSIDE, ABSENT):
         target = batch_of_image(image_points([[-9, 0], [2, 2]], [state, PRESENT], (8, 8)))
-        terms.append(TWO.finish(TWO.partial(logits, target)))
+        terms.append(TWO.finish(TWO.partial(logits, target), target))
     assert torch.equal(*terms)
 
 

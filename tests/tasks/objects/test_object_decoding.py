@@ -6,34 +6,25 @@ Modules: tasks/objects/decode.py, tasks/objects/labels.py.
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from scipy.ndimage import gaussian_filter, label
 from support.objects import discs
 
 from runtime.errors import SettingsError
 from tasks.classes.loss import Classes
-from tasks.objects.decode import (
-    find_objects,
-    pack_pixels,
-    separate_objects,
-    unpack_pixels,
-)
+from tasks.objects.decode import find_objects, pack_pixels, separate_objects, unpack_pixels
 from tasks.objects.labels import LEVELS, label_classes, label_numbers, touching_pairs
 from tasks.objects.loss import PEAKS, Objects, choose_objects
 
 
 def true_pixels(ids: np.ndarray) -> np.ndarray:
     """What a perfect network would say of each pixel, as `Objects.decode` gives it."""
-    from scipy.ndimage import distance_transform_edt, find_objects
-
-    from tasks.objects.decode import pack_pixels
-    from tasks.objects.labels import LEVELS
-
     depth = np.zeros(ids.shape)
-    for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):
+    for number, box in enumerate(ndimage.find_objects(ids.astype(np.int32)), 1):
         if box is None:
             continue
         is_object = ids[box] == number
-        distance = distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
+        distance = ndimage.distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
         depth[box][is_object] = (distance / distance.max())[is_object]
     levels = np.rint(LEVELS * depth).astype(np.int32)
     packed = pack_pixels(np.ones_like(levels), levels, np.full_like(levels, LEVELS))

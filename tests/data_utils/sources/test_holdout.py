@@ -7,6 +7,7 @@ import pytest
 import tifffile
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
+from support.overlaps import write_overlaps
 from support.picture_folders import names, write_pictures
 from support.points import write_table
 
@@ -200,6 +201,7 @@ def test_shards_of_unequal_size_are_held_out_by_their_records():
         (write_folder, {"mask_column": "mask"}),
         (write_folder, {"dataset_config": "large"}),
         (write_folder, {"absent": "unknown"}),
+        (write_overlaps, {"outside": "ignore"}),
         (write_splits, {"val_fraction": 0.3}),
         (write_splits, {"val_group": "cell"}),
     ],

@@ -39,8 +39,9 @@ def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, .
         reasons["val_fraction"] = "--fold says how many images validate"
     if train.metadata.landmarks is None:
         reasons["absent"] = "the data are masks, and not points"
-    else:  # flags of training, beside those of the data
-        reasons |= dict.fromkeys(("loss", "class_weights"), "the data are points, and not masks")
+    else:
+        of_masks = ("loss", "class_weights", "ignore_index", "outside", "mask_suffix", "label_column")
+        reasons |= dict.fromkeys(of_masks, "the data are points, and not masks")
     if train.metadata.task == OVERLAPPING:
         reasons["outside"] = "classes that may overlap have no background"
     if train.rows.image_folders:

@@ -214,7 +214,7 @@ def test_a_flag_without_effect_is_a_line(tmp_path, write, flags):
     assert line.startswith(f"--{flag} has no effect: ")
 
 
-@pytest.mark.parametrize("flags", [{"loss": "ce"}, {"class_weights": ("auto",)}])
+@pytest.mark.parametrize("flags", [{"loss": "ce"}, {"class_weights": ("auto",)}, {"ignore_index": "255"}])
 def test_a_flag_of_masks_has_no_effect_on_points(tmp_path, flags):
     write_table(tmp_path / "data", "image,nose_x,nose_y\na.png,1,2\nb.png,3,4\n", images=2)
     config = TrainSettings(str(tmp_path / "data"), **flags)

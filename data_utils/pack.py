@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
     pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
-    config = DataConfig(str(args.folder), task="classes", **pairing)
+    config = DataConfig(str(args.folder), task="objects", **pairing)
     folders = find_in_folder(args.folder, ["test"], config)
     splits = {name: read_places(open_split(), config) for name, open_split in folders.items()}
     if any(records.dims == 3 for records in splits.values()):

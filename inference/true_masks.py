@@ -36,7 +36,7 @@ from data_utils.sources.pairs import FIRST_CHANNEL, match_masks
 from data_utils.sources.records import Files, Metadata, Record, Records
 from inference.inputs import mask_folder_test, pictures_below, stem_of
 from inference.output_folder import is_recorded
-from runtime.console import counted, listing
+from runtime.console import counted, listing, say
 from runtime.errors import DataError
 from tasks.classes.loss import Classes
 from tasks.classes.reader import AnnotatedClasses
@@ -97,6 +97,11 @@ class TruthFolder:
         splits = self._data_set()
         if splits:
             finders.append(truths_of_data_set(splits, self._truth_of_record))
+        if any(records.metadata.label_sets for records in splits):
+            say(
+                f"--truth {self.folder}: lists images that are labeled for some classes only, and their other classes"
+                " count as not there: leave these images out (docs/scores.md)"
+            )
         if any(map(_is_annotated, splits)):
             return finders  # all other pictures are images
         if len(self.output_format.object_classes) > 1:

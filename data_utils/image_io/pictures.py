@@ -22,7 +22,8 @@ PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000"
 GREY_MODES = ("L", "I", "F")
 ORIENTATION = ExifTags.Base.Orientation
 PHOTOMETRIC = ExifTags.Base.PhotometricInterpretation  # of TIFFs
-WHITE_IS_ZERO = 0  # its value, as ImageJ writes masks with an inverting lookup table
+WHITE_IS_ZERO = 0  # its value, as ImageJ writes masks with an inverting lookup table, and tifffile those of bool
+FAX = ("tiff_ccitt", "group3", "group4")  # compressions in which white is always 0, whatever a program means by it
 TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
@@ -119,7 +120,8 @@ class WindowedPicture(WindowedImage):
             return np.asarray(picture)[:, :, 0]
         white = picture.info.get(STORED_WHITE)
         tags = getattr(self.picture, "tag_v2", {})  # of a TIFF
-        if mode == "L" and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # whose numbers Pillow inverts
+        is_fax = self.picture.info.get("compression") in FAX
+        if mode in ("1", "L") and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO and not is_fax:  # Pillow inverts these
             picture = ImageOps.invert(picture)
         if white:
             return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from data_utils.config import DataConfig
+from data_utils.config import OVERLAPPING, DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import read_source_grid
 from data_utils.sources.blocks import cut_blocks
@@ -39,8 +39,11 @@ def idle_flags(train: Records, val: Records, config: DataConfig) -> tuple[str, .
         reasons["val_fraction"] = "--fold says how many images validate"
     if train.metadata.landmarks is None:
         reasons["absent"] = "the data are masks, and not points"
-    else:  # flags of training, beside those of the data
-        reasons |= dict.fromkeys(("loss", "class_weights"), "the data are points, and not masks")
+    else:
+        of_masks = ("loss", "class_weights", "ignore_index", "outside", "mask_suffix", "label_column")
+        reasons |= dict.fromkeys(of_masks, "the data are points, and not masks")
+    if train.metadata.task == OVERLAPPING:
+        reasons["outside"] = "classes that may overlap have no background"
     if train.rows.image_folders:
         reasons |= dict.fromkeys(("image_column", "mask_column"), "the images are files, and not cells of a table")
         reasons["dataset_config"] = "the images are files, and not a data set of the Hub"

@@ -147,6 +147,10 @@ def _open_folders(images: Path, masks: Path, key: str, suffixes: tuple[str, ...]
         names = [name for name in listed if name in images_by_name and name in masks_by_name]
         listed_images = {name: images_by_name[name] for name in names}
         cases = Cases(listed_images, {name: masks_by_name[name] for name in names}, lost)
+    elif file is not None and key == TRAINING and "labelsva" not in children(masks.parent):  # the other cases train
+        for _, name in read_description(file, VALIDATION).cases or ():
+            images_by_name.pop(name, None)
+            masks_by_name.pop(name, None)
     metadata = Metadata(description.classes, dims=3, modality=description.modality)
     return open_volumes((images, masks), cases, metadata, config)
 

@@ -41,14 +41,15 @@ def with_palette_colors(
 ) -> tuple[Records, Records, tuple[str, ...]]:
     """Both splits, their masks read as colors if palettes differ or `classes` names colors; and a line on a difference.
 
-    Classes that are named by numbers stay numbers.
+    Classes that are named by numbers stay numbers. Of a stream it is not known whether masks have palettes.
     """
     splits = (train, val)
-    if train.dims == 3 or train.is_stream or not any(map(_has_palettes, splits)):
+    names_colors = has_colors(value for value, _ in classes)
+    if train.dims == 3 or not (names_colors if train.is_stream else any(map(_has_palettes, splits))):
         return train, val, ()
     colored_train = change(train, "colors of palettes", _with_palette_mask)
     colored_val = change(val, "colors of palettes", _with_palette_mask)
-    if has_colors(value for value, _ in classes):
+    if names_colors:
         return colored_train, colored_val, ()
     digests = [records.digest for records in splits]
     key = digest("palettes of masks", *digests) if all(digests) else None

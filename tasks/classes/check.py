@@ -29,7 +29,9 @@ MIN_NOTABLE_SHARE = 0.01  # of the labeled pixels: a smaller one is the width of
 
 def mixed_binary_encodings(findings: Findings) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255, which is then ignored. Masks that we render have one encoding."""
-    if findings.data.config.ignore_index:
+    class_map = findings.class_map
+    is_ignored = class_map is not None and class_map.index_of(IGNORE_INDEX) == IGNORE_INDEX
+    if findings.data.config.ignore_index or not is_ignored:
         return
     for records in findings.records:
         if isinstance(records[0]["target"], RenderedMask):

@@ -182,6 +182,8 @@ class ObjectReader(MaskReader):
                 "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
                 " objects in the masks if some touch; if all pieces of an image are one object, give --task classes"
             )
+        if findings.pixels and 0 not in map(value_key, findings.pixels):
+            yield "no pixel of any mask is background, 0; are the masks drawn in their alpha channel?"
         yield from covered_objects(findings)
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:

@@ -20,6 +20,7 @@ from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.target import Target
 from data_utils.targets.reader import LabelReader, resize_back
 from data_utils.targets.sides import Sides, find_sides
+from runtime.console import listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes.check import check_classes
 from tasks.classes.reader import classes_kept
@@ -165,9 +166,12 @@ class OverlapReader(LabelReader):
         return text
 
     def check(self, findings: Findings) -> Iterator[str]:
-        """The classes that change places in the mirror, or why images are not mirrored."""
+        """Which classes change places in the mirror, or why images are not mirrored; and those that fill all masks."""
         if self.sides is not None and self.sides.line:
             yield self.sides.line
+        filling = [name for name, share in zip(self.class_names, self.shares, strict=True) if share == 1]
+        if filling:
+            yield f"all pixels of all masks are {listing(filling)}; are the masks drawn in their alpha channel?"
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]

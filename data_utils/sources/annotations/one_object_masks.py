@@ -1,11 +1,13 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from data_utils.class_names import BACKGROUND
 from data_utils.image_io.class_masks import binary
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_header, read_mask
@@ -18,19 +20,30 @@ from runtime.errors import DataError
 IMAGES = "images"
 MASKS = "masks"
 TASK = "objects"
+CLASSES = "classes"  # the task in which the objects are pixels of one class
 LOOKED_AT = 5  # folders by which the layout is recognized
 
 
 @dataclass(frozen=True)
 class OneObjectMasks(RenderedMask):
-    """The masks in the folder of an image: in each file, the pixels that are not 0 are an object."""
+    """The masks in the folder of an image: in each file, the pixels that are not 0 are an object.
+
+    Args:
+        are_one_class: whether the values of the mask are a class, 1, and not the numbers of objects.
+    """
 
     folder: str
     image: str
     masks: tuple[str, ...]
+    are_one_class: bool = field(default=False, repr=False)  # content keys are made of the text
 
     def render(self) -> np.ndarray:
-        """(H, W) uint16, or more bits for more files: the number of the file, in the order of names.
+        """The numbers of `render_objects`, or 1 for each of them."""
+        ids, values = self.render_objects()
+        return values.astype(np.uint8)[ids] if self.are_one_class else ids
+
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """(H, W) uint16, or more bits for more files: the number of the file, in the order of names; 1 for each number.
 
         Where several overlap, it is the last one's. Raises DataError for a mask of more values than 0 and another one.
         """
@@ -43,17 +56,13 @@ class OneObjectMasks(RenderedMask):
                 names = f"{os.path.basename(self.masks[0])} and {os.path.basename(path)}"
                 raise DataError(f"{self.folder}: its masks {names} have different sizes, {sizes}")
             ids[is_object] = number
-        return ids
-
-    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        ids = self.render()
         return ids, np.minimum(np.arange(int(ids.max()) + 1), 1)
 
 
-def one_object_sources(row: FileRow) -> Sources:
+def one_object_sources(row: FileRow, are_one_class: bool) -> Sources:
     """An image, and the masks of its objects."""
     folder, *masks = row.targets
-    return row.images[0], OneObjectMasks(folder, row.images[0], tuple(masks))
+    return row.images[0], OneObjectMasks(folder, row.images[0], tuple(masks), are_one_class)
 
 
 def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
@@ -63,7 +72,7 @@ def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     if not found:
         return None
     (example,) = next(iter(found.values()))
-    openers = split_openers(found, open_records, folder.config.allow_unpaired)
+    openers = split_openers(found, open_records, folder.config.allow_unpaired, folder.config.task == CLASSES)
     return f"one mask for each object ({example})", openers
 
 
@@ -110,7 +119,7 @@ def _pictures(folder: Path, kind: str) -> list[Path]:
     return [below / name for name in natural_order(files_in(below, IMAGE_SUFFIXES))]
 
 
-def open_records(root: Path, allow_unpaired: bool) -> Records:
+def open_records(root: Path, allow_unpaired: bool, are_one_class: bool = False) -> Records:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
     unpaired: list[str] = []
@@ -124,4 +133,6 @@ def open_records(root: Path, allow_unpaired: bool) -> Records:
             rows.append(FileRow(folder.name + images[0].suffix, (files[0],), tuple(files[1:])))
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
-    return open_rows((root, root), rows, unpaired, Metadata(task=TASK), allow_unpaired, one_object_sources)
+    sources = partial(one_object_sources, are_one_class=are_one_class)
+    metadata = Metadata(((0, BACKGROUND), (1, "object"))) if are_one_class else Metadata(task=TASK)
+    return open_rows((root, root), rows, unpaired, metadata, allow_unpaired, sources)

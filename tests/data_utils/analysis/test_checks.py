@@ -97,6 +97,17 @@ def test_masks_with_a_likely_mistake_are_warned_of_and_others_are_not(tmp_path, 
         assert any(text.startswith(line) for text in warnings), warnings
 
 
+@pytest.mark.parametrize(("task", "kind"), [("overlapping", "masks/cell"), ("objects", "masks")])
+def test_masks_without_background_may_be_drawn_in_their_alpha_channel(tmp_path, task, kind):
+    (tmp_path / kind).mkdir(parents=True)
+    images = values(tmp_path / "values", [[0, 255] * 5] * 6) / "images"
+    images.rename(tmp_path / "images")
+    for index in range(6):
+        Image.new("RGBA", (10, 10), (255, 255, 255, index)).save(tmp_path / kind / f"{index}.png")
+    warnings = load_info(tmp_path, task=task).warnings
+    assert any("alpha channel" in line for line in warnings), warnings
+
+
 @pytest.mark.parametrize(("validation", "is_said"), [(1, True), (2, False)])
 def test_the_score_of_a_single_validation_volume_is_said_to_be_luck(validation, is_said):
     lines = warnings_of(split_of(*[TWO] * 4, dims=3), split_of(*[TWO] * validation, dims=3))
@@ -164,6 +175,7 @@ def test_a_rare_class_that_annotations_name_gives_no_warning(tmp_path):
         ([(0, 1), (0, 255), (1,), (255,)], {}, 1),
         ([(0, 1), (0, 255)], {"classes": "0=ground,1=cell"}, 1),  # 255 is ignored then, too
         ([(0, 1), (0, 255)], {"ignore_index": "255"}, 0),  # somebody has said what it means
+        ([(0, 1), (0, 255)], {"classes": "0=ground,1=cell,255=cell"}, 0),
         ([(0, 1, 2), (0, 255)], {}, 0),  # several classes, and masks that are ignored in part
         ([(0, 1), (0, 1, 255)], {}, 0),
     ],

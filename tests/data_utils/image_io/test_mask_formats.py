@@ -135,9 +135,9 @@ def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
             assert np.array_equal(read_mask(image, name, box=Box(3, 17, 2, 29)), values[3:17, 2:29])
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.uint16])
 def test_masks_of_tiffs_whose_zero_is_white_are_read_as_stored(tmp_path, dtype):
-    """ImageJ writes masks so where its lookup table is inverted."""
+    """ImageJ writes masks so where its lookup table is inverted, and tifffile those of bool."""
     values = np.random.default_rng(0).integers(0, 4, (20, 30)).astype(dtype)
     tifffile.imwrite(tmp_path / "a.tif", values, photometric="miniswhite")
     assert np.array_equal(read_mask(tmp_path / "a.tif", "a"), values)

@@ -7,6 +7,7 @@ import pytest
 import tifffile
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
+from support.overlaps import write_overlaps
 from support.picture_folders import names, write_pictures
 from support.points import write_table
 
@@ -200,6 +201,7 @@ def test_shards_of_unequal_size_are_held_out_by_their_records():
         (write_folder, {"mask_column": "mask"}),
         (write_folder, {"dataset_config": "large"}),
         (write_folder, {"absent": "unknown"}),
+        (write_overlaps, {"outside": "ignore"}),
         (write_splits, {"val_fraction": 0.3}),
         (write_splits, {"val_group": "cell"}),
     ],
@@ -212,7 +214,7 @@ def test_a_flag_without_effect_is_a_line(tmp_path, write, flags):
     assert line.startswith(f"--{flag} has no effect: ")
 
 
-@pytest.mark.parametrize("flags", [{"loss": "ce"}, {"class_weights": ("auto",)}])
+@pytest.mark.parametrize("flags", [{"loss": "ce"}, {"class_weights": ("auto",)}, {"ignore_index": "255"}])
 def test_a_flag_of_masks_has_no_effect_on_points(tmp_path, flags):
     write_table(tmp_path / "data", "image,nose_x,nose_y\na.png,1,2\nb.png,3,4\n", images=2)
     config = TrainSettings(str(tmp_path / "data"), **flags)

@@ -207,17 +207,19 @@ def test_volumes_in_folders_for_validation_are_a_split(tmp_path, listed):
     assert val.metadata.classes == train.metadata.classes
 
 
+@pytest.mark.parametrize("lists_training", [True, False])
 @pytest.mark.parametrize("labels", ["here", "elsewhere", "nowhere"])
-def test_a_list_of_labeled_cases_for_validation_is_a_split(tmp_path, labels):
+def test_a_list_of_labeled_cases_for_validation_is_a_split(tmp_path, labels, lists_training):
     write_decathlon(tmp_path)
     content = json.loads((tmp_path / "dataset.json").read_text())
     *training, last = content["training"]
     elsewhere = {"image": "imagesVa/v_1.nii.gz", "label": "labelsVa/v_1.nii.gz"}
     held_out = {"here": last, "elsewhere": elsewhere, "nowhere": {"image": last["image"]}}[labels]
-    (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": training, "validation": [held_out]}))
+    content |= {"training": training if lists_training else [], "validation": [held_out]}
+    (tmp_path / "dataset.json").write_text(json.dumps(content))
     train, val = ([record["name"] for record in split] for split in load_records(volume_config(tmp_path)))
     is_here = labels == "here"
-    assert sorted(train + val) == sorted(CASE_NAMES[: len(training) + is_here])
+    assert sorted(train + val) == sorted(CASE_NAMES[: len(training) + (is_here or not lists_training)])
     assert not is_here or val == CASE_NAMES[-1:]
 
 

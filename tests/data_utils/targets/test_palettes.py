@@ -12,6 +12,7 @@ from support.prediction import true_labels
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
+from data_utils.pack import pack
 from tasks.classes.reader import ClassReader
 from train_utils.check_data import check_data
 
@@ -76,9 +77,15 @@ def test_numbers_are_the_classes_where_used_colors_agree(tmp_path, save, suffix)
 
 
 def test_classes_are_named_by_the_colors_of_palettes(tmp_path):
-    info = load_info(write(tmp_path, of_another_length), classes="#000000=none,#ff0000=red,#00ff00=green")
+    classes = "#000000=none,#ff0000=red,#00ff00=green"
+    numbered = load_info(write(tmp_path / "folder", of_another_length))
+    info = load_info(tmp_path / "folder", classes=classes)
     assert info.reader.class_pixels[1] > 0
     assert info.warnings == ()
+    pack(numbered.train.records, tmp_path / "packed", "train")
+    pack(numbered.val.records, tmp_path / "packed", "val")
+    stream = load_info(tmp_path / "packed", classes=classes, streaming=True, crop_size=(8, 8))
+    assert stream.reader.class_map == info.reader.class_map
 
 
 def test_numbers_that_are_named_stay_classes_with_a_line(tmp_path):

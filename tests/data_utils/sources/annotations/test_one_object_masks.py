@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.data_sets import unnoticed_changes
+from support.data_sets import load_info, unnoticed_changes
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations import one_object_masks
@@ -42,6 +42,14 @@ def test_one_object_masks_are_numbered_in_the_order_of_their_names(tmp_path):
         assert np.array_equal(ids, expected[Path(record["name"]).stem])
         assert np.array_equal(record["target"].render(), ids)
         assert values.tolist() == [0] + [1] * int(ids.max())
+
+
+def test_one_object_masks_are_one_class_if_the_task_is_classes(tmp_path):
+    expected = write_set(tmp_path, {"a": 3, "b": 2, "c": 7, "d": 1})
+    info = load_info(tmp_path, task="classes")
+    assert info.reader.class_map.values == (0, 1)
+    for record in [*info.train.records, *info.val.records]:
+        assert np.array_equal(info.reader.read(record, SIZE).main, expected[Path(record["name"]).stem] > 0)
 
 
 def test_one_object_masks_of_different_sizes_are_refused(tmp_path):

@@ -139,10 +139,10 @@ def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[Ste
             return True
         return in_mask_folder(path) or str(stem_of(path)) in mask_stems
 
-    masks = list(dict.fromkeys(filter(is_mask, paths)))
+    masks = dict.fromkeys(filter(is_mask, paths))  # in their order, and quickly looked up
     if masks:
         left_out = counted(len(masks), "mask that lies beside its image", "masks that lie beside their images")
-        say(f"left out {left_out}, the first is {masks[0]}")
+        say(f"left out {left_out}, the first is {next(iter(masks))}")
     return [file for file in files if file.path not in masks]
 
 

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import time
 from types import FrameType
 
@@ -31,6 +32,11 @@ def begin_imports() -> None:
     # a shell starts a process in the background so that it ignores Ctrl-C
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:  # torch would raise it while it is imported
+        script = os.path.basename(sys.argv[0])
+        sys.exit(f"{script}: error: {error.strerror}; set TMPDIR to a folder that can be written")
     gc.disable()
 
 

@@ -33,14 +33,15 @@ TILE = 256  # pixels of a side of a tile of a TIFF
 CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
 
 
-def save_labels(image: PredictedImage, path: Path, convert: Callable[[np.ndarray], np.ndarray], nodata: int) -> None:
-    """Write the labels of a prediction as `save_values` does; a large array lies in a file before.
+def save_labels(
+    image: PredictedImage, path: Path, labels: np.ndarray, convert: Callable[[np.ndarray], np.ndarray], nodata: int
+) -> None:
+    """Write the labels of a prediction, or its uncertainty, as `save_values` does; a large array lies in a file before.
 
     Args:
         convert: returns the values of some labels; colors have a last axis of 3.
         nodata: the value of pixels without data in a raster.
     """
-    labels = image.prediction.labels
     missing = None if image.job.place is None else image.missing
     sample = convert(labels[:1])
     dtype = sample.dtype
@@ -55,11 +56,11 @@ def save_labels(image: PredictedImage, path: Path, convert: Callable[[np.ndarray
     save_values(image.job, path, values, nodata)
 
 
-def save_values(job: Job, path: Path, values: np.ndarray, nodata: int | None = None) -> None:
+def save_values(job: Job, path: Path, values: np.ndarray, nodata: int) -> None:
     """Write a number or color for each pixel: a PNG or a TIFF, by the suffix of its path; NIfTI of a volume.
 
     Args:
-        nodata: the value of pixels without data in a raster; None if all have data.
+        nodata: the value of pixels without data in a raster.
     """
     with replace_file(path) as file:
         if job.volume is not None:

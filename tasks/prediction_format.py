@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,8 +21,8 @@ from runtime.files import replace_file
 from tasks.drawing import join_in_row, orthogonal_slices, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
-from tasks.prediction import PredictedImage, Prediction
-from tasks.prediction_files import save_labels, save_overlay, save_probabilities, save_values
+from tasks.prediction import UNSURE_LEVEL, PredictedImage, Prediction
+from tasks.prediction_files import save_labels, save_overlay, save_probabilities
 from tasks.scoring.masks import open_truth, score_masks
 from tasks.section import Section
 from tasks.task import Scores, Task
@@ -119,7 +120,9 @@ class MaskFormat(PredictionFormat):
             elif extension == PROBABILITIES:
                 save_probabilities(image)
             elif extension == UNCERTAINTY and prediction.uncertainty is not None:
-                save_values(job, job.file(extension), prediction.uncertainty)
+                most = UNSURE_LEVEL if job.place is None else UNSURE_LEVEL - 1  # a raster needs a level for no data
+                levels = partial(np.minimum, np.uint8(most))
+                save_labels(image, job.file(extension), prediction.uncertainty, levels, UNSURE_LEVEL)
             elif extension in POLYGONS:
                 save_polygons(image, extension, self.areas(prediction))
             elif extension == STRUCTURES:
@@ -159,7 +162,7 @@ class MaskFormat(PredictionFormat):
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""
         nodata = free_value(self.written_values)
-        save_labels(image, self.mask_file(image.job), self.mask_values, nodata)
+        save_labels(image, self.mask_file(image.job), image.prediction.labels, self.mask_values, nodata)
 
     def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Scores:
         with open_truth(image, self.reader) as (true_size, parts):

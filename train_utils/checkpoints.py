@@ -254,7 +254,8 @@ class Checkpoints:
         if on_main(self.accelerator, lambda: self._has_finished(checkpoint, is_over)):
             total_steps = self.settings.total_steps or run.step
             remedy = "more --epochs, --max-steps or --max-minutes"
-            if run.step < total_steps and checkpoint.settings.flags.get("patience"):
+            patience = self.settings.flags.get("patience") or checkpoint.settings.flags.get("patience")
+            if run.step < total_steps and patience:
                 remedy = "a larger --patience"
             line = f"the run has finished, at step {run.step} of {total_steps}; to continue it, give {remedy}"
             say(f"{self.output_dir}: {line}")

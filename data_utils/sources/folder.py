@@ -357,12 +357,15 @@ def walk(root: Path, *, strict: bool = False) -> Iterator[tuple[str, list[str], 
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...] = ("",), *, strict: bool = True) -> Iterator[str]:
-    """The files with these endings in a folder and below it, as paths below it, without hidden ones.
+    """The files with these endings in a folder and below it, as paths below it, without hidden ones and those of runs.
 
     Args:
         strict: whether folders that cannot be read raise DataError; else they are left out.
     """
     for parent, folders, names in walk(folder, strict=strict):
+        if parent != str(folder) and "checkpoints" in folders and "run.json" in names:  # its pictures are no data
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         prefix = "" if below == "." else f"{below}/"

@@ -38,7 +38,7 @@ class DetectedObject(NamedTuple):
         size: its area or volume in pixels.
         center: the mean of its pixels' positions.
         box: its first position along each axis, and then the position after its last one: (top, left, bottom, right).
-        score: the mean probability that its pixels are not background.
+        score: the mean probability that its pixels, but for filled holes, are not background.
     """
 
     number: int

@@ -86,7 +86,8 @@ class ObjectFormat(MaskFormat):
         if job.volume is None and count > MOST_IN_MASK:
             paths.reverse()
         path, other = paths
-        save_labels(image, path, lambda labels: label_numbers(labels).astype(dtype), nodata)
+        labels = image.prediction.labels
+        save_labels(image, path, labels, lambda labels: label_numbers(labels).astype(dtype), nodata)
         if job.volume is None and other != path:
             other.unlink(missing_ok=True)  # an earlier call may have written it
 

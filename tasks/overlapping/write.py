@@ -73,7 +73,7 @@ class OverlapFormat(MaskFormat):
         for bit in reversed(range(len(paths))):  # the first one last
             paths[bit].parent.mkdir(parents=True, exist_ok=True)
             nodata = free_value((0, INSIDE))
-            save_labels(image, paths[bit], partial(self.class_mask, bit), nodata)
+            save_labels(image, paths[bit], image.prediction.labels, partial(self.class_mask, bit), nodata)
 
     def areas(self, prediction: Prediction) -> Iterator[Areas]:
         for bit, name in enumerate(self.section.names):

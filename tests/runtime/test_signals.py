@@ -108,6 +108,17 @@ def test_threads_wait_for_each_other_briefly_unless_the_user_says_how(own, spins
     assert result.stdout.strip() == spins, result.stderr
 
 
+def test_a_machine_without_a_temporary_folder_is_one_line(start):
+    program = "import tempfile; from runtime.signals import begin_imports\n"
+    program += "def gettempdir(): raise FileNotFoundError(2, 'No usable temporary directory found in [/tmp]')\n"
+    program += "tempfile.gettempdir = gettempdir; begin_imports()"
+    process = start(program)
+    assert process.wait(timeout=20) == 1
+    (line,) = process.stderr.read().splitlines()
+    assert "/tmp" in line
+    assert "TMPDIR" in line
+
+
 def test_a_ctrl_c_that_is_delivered_twice_is_one(start):
     process = start(ASKED)
     assert process.stdout.readline() == "ready\n"

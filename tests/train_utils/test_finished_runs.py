@@ -110,6 +110,12 @@ def test_a_run_that_ran_out_of_patience_has_finished(data, impatient, flags):
     assert "to continue it, give a larger --patience" in again.output
 
 
+def test_a_finished_run_that_is_given_less_patience_than_it_had_says_so(data, tmp_path):
+    for flags in ((), ("--patience", "1", "--epochs", "40")):
+        run = resume(tmp_path / "run", data, "--learning-rate", "1e-9", *flags)
+    assert "to continue it, give a larger --patience" in run.output
+
+
 def test_a_run_that_ran_out_of_patience_makes_no_more_steps_whatever_its_length(data, impatient, tmp_path):
     folder = Path(shutil.copytree(impatient.folder, tmp_path / "run"))
     again = resume(folder, data, *PATIENCE, "--epochs", "40")

@@ -107,7 +107,7 @@ def best_shift(probabilities: np.ndarray, mask: np.ndarray) -> tuple[int, int] |
 
 
 def compare_areas(
-    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], background: int = 0
+    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], background: int | None = 0
 ) -> Iterator[Area]:
     """The connected areas of a mask and of the prediction, each compared with the other picture.
 
@@ -117,7 +117,7 @@ def compare_areas(
         probabilities: (classes, H, W).
         mask: (H, W) class indices.
         names: the names of the classes.
-        background: the index of the class that is taken for the background.
+        background: the index of the class that is taken for the background; None if none is.
     """
     prediction = probabilities.argmax(axis=0)
     is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
@@ -156,7 +156,7 @@ def _most_frequent(classes: np.ndarray, index: int) -> tuple[int, bool]:
     return most_frequent, most_frequent == index or bool((classes == index).mean() >= UNSEEN)
 
 
-def _class_areas(picture: np.ndarray, classes: int, background: int) -> Iterator[tuple[int, Pixels]]:
+def _class_areas(picture: np.ndarray, classes: int, background: int | None) -> Iterator[tuple[int, Pixels]]:
     """The class and the pixels of each connected area of a mask or a prediction (H, W), except the background."""
     for index in np.unique(picture).tolist():
         if index < classes and index != background:
@@ -188,7 +188,7 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return areas
 
 
-def area_share(probabilities: np.ndarray, mask: np.ndarray, background: int = 0) -> float:
+def area_share(probabilities: np.ndarray, mask: np.ndarray, background: int | None = 0) -> float:
     """The share, in 0..1, of areas where a model and a mask (H, W) disagree in the pixels of all objects of either.
 
     A pixel of an area counts by the difference between the probabilities of the model's prediction and of the label.

@@ -191,7 +191,8 @@ def review_runs(
 
 def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: str | None) -> MaskReview | None:
     """The review of a mask by a run; None if nothing of it is labeled. All areas are added to `all_areas`."""
-    background = run.info.reader.background or 0
+    assert isinstance(run.predictor.task, Classes)  # `open_reviewed_run` refuses all others
+    background = run.predictor.task.background
     worst: list[Slice] = []
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
         areas = list(compare_areas(probabilities, mask, run.info.reader.class_names, background))

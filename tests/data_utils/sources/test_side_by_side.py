@@ -54,6 +54,7 @@ LAYOUTS = {
 # files that lie beside those of a layout, and are no part of it
 BESIDE = {
     "a suffix": "a_seg.npy a_overlay.png b_overlay.png notes.csv",
+    "another suffix": "run/run.json run/checkpoints/step-00000001/state.json run/predictions/0_img.png",
     "one image of several": "a_nir.png b_nir.png",
     "train_masks": "test/c.jpg train_masks.csv",
     "trainannot": "test/d.png testannot/d.png",

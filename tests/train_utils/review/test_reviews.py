@@ -11,13 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support.networks import tiny
 from support.reviews import mask_review
 
 from data_utils.sources.records import ListRows, Records
 from runtime.errors import DataError, UserError
+from tasks.classes.loss import Classes
 from train_utils.review import reviews as reviews_module
 from train_utils.review.reviewed_masks import Area
 from train_utils.review.reviews import MaskReview, review_mask, worst_first
+from unet.config import Preprocess
 
 
 class RunStandIn:
@@ -33,7 +36,8 @@ class RunStandIn:
     def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
         self.name = name
         self.probabilities = probabilities
-        reader = SimpleNamespace(class_names=("around", "cell"), background=None)
+        reader = SimpleNamespace(class_names=("around", "cell"))
+        self.predictor = SimpleNamespace(task=Classes(reader.class_names))
         self.info = SimpleNamespace(reader=reader, train=SimpleNamespace(records=None), val=FourImages())
 
 
@@ -140,8 +144,14 @@ def test_a_mask_that_lacks_an_object_and_is_shifted_has_two_problems(reviews_of_
 def test_the_background_may_be_any_class(monkeypatch):
     run = RunStandIn("a", [])
     said = []
-    for names, background in ((("around", "cell"), 0), (("cell", "background"), 1)):
-        run.info.reader = SimpleNamespace(class_names=names, background=background)
+    classes = (
+        (("around", "cell"), (0, 1), 0),
+        (("cell", "background"), (0, 1), 1),
+        (("cell", "other"), (255, 0), 1),
+    )
+    for names, values, background in classes:
+        run.info.reader = SimpleNamespace(class_names=names)
+        run.predictor.task = Classes.from_config(tiny(preprocess=Preprocess(class_names=names, class_values=values)))
         probabilities = cell_probabilities((2, 2, 10, 12, 0.9), (12, 20, 19, 29, 0.99))
         mask = mask_with_a_cell()
         if background:
@@ -151,7 +161,7 @@ def test_the_background_may_be_any_class(monkeypatch):
         )
         review = review_mask(run, 0, [], None)
         said.append((review.area_share, [area.text for area in review.areas]))
-    assert said[0] == said[1]
+    assert said[0] == said[1] == said[2]
     assert said[0][1] == ["cell of 63 pixels at row 15, column 24 is missing in the mask"]
 
 

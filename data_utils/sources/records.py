@@ -308,28 +308,14 @@ class Step(NamedTuple):
 
     Args:
         key: tells different steps apart.
-        apply: makes another record of a record; or, of a record and numbers, a part of it.
+        apply: makes another record of a record; or, of a record and numbers, a part of it with a name of its own.
         numbers: (N, n) int, which part of its record each is: a page of files, a slice of a volume, a window of a
             scene; None if records stay whole. Each kind of part has its own numbers.
-        rename: makes the name of a part, of the record's name and the numbers.
     """
 
     key: str
     apply: Callable[..., Record]
     numbers: np.ndarray | None = None
-    rename: Callable[[str, Sequence[int]], str] | None = None
-
-    def name(self, i: int, name: str) -> str:
-        """The name of record `i`, which had a `name` before."""
-        if self.rename is None or self.numbers is None:
-            return name
-        return self.rename(name, self.numbers[i].tolist())
-
-    def read(self, i: int, record: Record) -> Record:
-        """What the step makes of record `i`."""
-        if self.numbers is None:
-            return self.apply(record)
-        return self.apply({**record, "name": self.name(i, record["name"])}, self.numbers[i].tolist())
 
 
 @dataclass(eq=False)
@@ -393,7 +379,10 @@ class Records:
         if labeled is not None:
             record = {**record, "labeled": labeled}
         for step in self.steps:
-            record = step.read(i, record)
+            if step.numbers is None:
+                record = step.apply(record)
+            else:
+                record = step.apply(record, step.numbers[i].tolist())
         return record
 
     def __iter__(self) -> Iterator[Record]:
@@ -401,10 +390,9 @@ class Records:
 
     def name(self, i: int) -> str:
         """The name of a record; its pictures are not read if that can be avoided."""
-        name = self.rows.name(int(self.indices[i]))
-        for step in self.steps:
-            name = step.name(i, name)
-        return name
+        if any(step.numbers is not None for step in self.steps):  # a part of a file
+            return self[i]["name"]
+        return self.rows.name(int(self.indices[i]))
 
     def shown_name(self, i: int) -> str:
         """The name of a record as it is written in lists of images, on one line."""
@@ -458,12 +446,11 @@ def divide(
     records: Records,
     indices: np.ndarray,
     numbers: np.ndarray,
-    rename: Callable[[str, Sequence[int]], str],
     cut: Callable[[Record, Sequence[int]], Record],
     **metadata: Any,
 ) -> Records:
     """Parts of the records at `indices`, (N,) int, as a `Step` makes them, with other fields of their metadata."""
-    step = Step(cut.__name__, cut, numbers, rename)
+    step = Step(cut.__name__, cut, numbers)
     whole = select(describe(records, **metadata), indices)
     return replace(whole, steps=(*whole.steps, step))
 

@@ -63,7 +63,6 @@ class Metadata:
         modality: how the volumes were imaged, as their data set names it ("CT", "MRI"); None if it is not named.
         landmarks: the points that replace masks; None if there are masks.
         label_sets: the sets of classes that images are labeled for, if not for all, each with the place that lists it.
-        has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
         block_side: the pixels of a side of the blocks of `--val-blocks`; 0 if there are none.
@@ -77,7 +76,6 @@ class Metadata:
     modality: str | None = None
     landmarks: LandmarkNames | None = None
     label_sets: Mapping[LabelSet, str] = field(default_factory=dict)
-    has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
     block_side: int = 0
@@ -111,12 +109,6 @@ class Rows(ABC):
     def listed_name(self, i: int) -> str:
         """The name of a record with the folders that its file of annotations lists."""
         return self.name(i)
-
-    def open_here(self) -> None:  # noqa: B027  # most rows need nothing
-        """Make the rows readable in this process, which has received them from another, maybe on another machine.
-
-        Most rows are readable already: their files have the same paths everywhere.
-        """
 
 
 class ListRows(Rows):

@@ -292,7 +292,7 @@ class VolumeSlice(EmbeddedImage):
     z: int
     is_label: bool
 
-    def read(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W, C), or (H, W) mask values."""
         return _voxels(self.volume, self.is_label)[self.z]
 

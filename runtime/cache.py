@@ -76,17 +76,27 @@ def load_value(key: str | None) -> Any:
     """The value that is stored under a key. Raises OSError if there is none, ValueError if it is damaged."""
     if key is None:
         raise FileNotFoundError("no value is stored without a key")
-    return json.loads(_load(cache_file(key, ".json")), object_hook=_decode)
+    checksum, _, content = read_bytes(cache_file(key, ".json"), MOST_BYTES_OF_DATA).partition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise ValueError("its checksum differs")
+    return json.loads(content, object_hook=_decode)
 
 
 def store_value(key: str | None, value: Any) -> None:
-    """Store a value under a key, unless it is None or the cache cannot be written.
+    """Store a value under a key, below a line with its checksum, unless the key is None or the disk raises errors.
 
     It may be all that JSON holds, an array, or a dictionary of such values, by keys that are numbers, texts or tuples.
     Other tuples become lists.
     """
-    if key is not None:
-        _store(cache_file(key, ".json"), json.dumps(_encode(value)).encode())
+    if key is None:
+        return
+    content = json.dumps(_encode(value)).encode()
+    file = cache_file(key, ".json")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(file) as stream:  # another run may be reading
+            stream.write(hashlib.sha256(content).hexdigest().encode() + b"\n")
+            stream.write(content)
 
 
 def _encode(value: Any) -> Any:
@@ -113,20 +123,3 @@ def _decode(value: dict[str, Any]) -> Any:
 def _hashable(key: Any) -> Any:
     """A key; JSON has lists for tuples."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key
-
-
-def _store(file: Path, content: bytes) -> None:
-    """Write a file of the cache, a line with a checksum and then the content; errors of the disk are ignored."""
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(file) as stream:  # another run may be reading
-            stream.write(hashlib.sha256(content).hexdigest().encode() + b"\n")
-            stream.write(content)
-
-
-def _load(file: Path) -> bytes:
-    """The content that `_store` has written. Raises ValueError if a byte has changed."""
-    checksum, _, content = read_bytes(file, MOST_BYTES_OF_DATA).partition(b"\n")
-    if hashlib.sha256(content).hexdigest().encode() != checksum:
-        raise ValueError("its checksum differs")
-    return content

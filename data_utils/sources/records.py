@@ -309,6 +309,12 @@ class Step(NamedTuple):
     apply: Callable[..., Record]
     numbers: np.ndarray | None = None
 
+    def read(self, i: int, record: Record) -> Record:
+        """What the step makes of record `i`."""
+        if self.numbers is None:
+            return self.apply(record)
+        return self.apply(record, self.numbers[i].tolist())
+
 
 @dataclass(eq=False)
 class Records:
@@ -371,10 +377,7 @@ class Records:
         if labeled is not None:
             record = {**record, "labeled": labeled}
         for step in self.steps:
-            if step.numbers is None:
-                record = step.apply(record)
-            else:
-                record = step.apply(record, step.numbers[i].tolist())
+            record = step.read(i, record)
         return record
 
     def __iter__(self) -> Iterator[Record]:

@@ -145,8 +145,8 @@ class SplitInspection:
         split.contents = {Content(*content): Counter(pixels) for content, pixels in split.contents.items()}
         split.modes = Counter(split.modes)
         split.objects = Counter(split.objects)
-        if split.foreground:
-            mean, std, _, clip, _ = split.foreground
+        if found["foreground"]:
+            mean, std, _, clip, _ = found["foreground"]
             split.foreground = Normalization(tuple(mean), tuple(std), (), clip and tuple(clip))
         return split
 

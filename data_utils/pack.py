@@ -24,7 +24,7 @@ from PIL import Image
 from data_utils.analysis.inspect_record import Rules
 from data_utils.analysis.inspection import inspect_split
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, page_file
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, page_file
 from data_utils.image_io.places import with_ignored
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import value_text
@@ -96,11 +96,11 @@ def _stored_picture(source: ImageSource, name: str, *, is_mask: bool = False) ->
     """A picture as `datasets` stores it: bytes, and the name that messages give; a page as a file of its pixels."""
     source = with_ignored(source)
     if isinstance(source, EmbeddedImage):
-        source = source.read()
+        source = source.render()
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
-    if isinstance(source, RenderedMask):
-        return _stored_values(source.render(), name)
+    if isinstance(source, np.ndarray):
+        return _stored_values(source, name)
     file = page_file(source)
     assert file is not None
     if file.page is not None:

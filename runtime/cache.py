@@ -1,9 +1,9 @@
 """A cache on disk for measurements of data sets, keyed by the names, sizes and times of their files."""
 
 import hashlib
-import io
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +15,8 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replace_file
 from runtime.parallel import map_indices
 
-JSON = Any  # a value that json can write and read
 FORMAT = 3  # stands in all keys and in the fingerprints of data sets
-READING = 6  # how files are read; changing the number makes all stored values unused
+READING = 7  # how files are read; changing the number makes all stored values unused
 
 
 def cache_folder() -> Path:
@@ -49,10 +48,10 @@ def size_and_time(path: str | Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def load_or_compute(key: str | None, compute: Callable[[], JSON]) -> JSON:
+def load_or_compute(key: str | None, compute: Callable[[], Any]) -> Any:
     """`compute()`, or the stored result of an earlier call with this key; with the key None nothing is stored.
 
-    If the cache is damaged, or cannot be read or written, the value is computed again.
+    It is what `store_value` takes. If the cache is damaged, or cannot be read or written, it is computed again.
     """
     try:
         return load_value(key)
@@ -62,7 +61,7 @@ def load_or_compute(key: str | None, compute: Callable[[], JSON]) -> JSON:
     return value
 
 
-def load_or_read_each(kind: str, files: Sequence[str], read: Callable[[str], JSON]) -> dict[str, JSON]:
+def load_or_read_each(kind: str, files: Sequence[str], read: Callable[[str], Any]) -> dict[str, Any]:
     """File -> `read(file)`, computed in threads, or what an earlier call of this kind stored, until a file changes.
 
     Args:
@@ -73,37 +72,26 @@ def load_or_read_each(kind: str, files: Sequence[str], read: Callable[[str], JSO
     return dict(zip(files, values, strict=True))
 
 
-def load_value(key: str | None) -> JSON:
+def load_value(key: str | None) -> Any:
     """The value that is stored under a key. Raises OSError if there is none, ValueError if it is damaged."""
     if key is None:
         raise FileNotFoundError("no value is stored without a key")
-    return json.loads(_load(cache_file(key, ".json")))
+    checksum, _, content = read_bytes(cache_file(key, ".json"), MOST_BYTES_OF_DATA).partition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise ValueError("its checksum differs")
+    return json.loads(content, object_hook=_decode)
 
 
-def store_value(key: str | None, value: JSON) -> None:
-    """Store a value under a key, unless it is None or the cache cannot be written."""
-    if key is not None:
-        _store(cache_file(key, ".json"), json.dumps(value).encode())
+def store_value(key: str | None, value: Any) -> None:
+    """Store a value under a key, below a line with its checksum, unless the key is None or the disk raises errors.
 
-
-def load_or_compute_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """`load_or_compute` for a dictionary of arrays."""
+    It may be all that JSON holds, an array, or a dictionary of such values, by keys that are numbers, texts or tuples.
+    Other tuples become lists.
+    """
     if key is None:
-        return compute()
-    file = cache_file(key, ".npz")
-    try:
-        with np.load(io.BytesIO(_load(file)), allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError):  # the file is not there, or damaged
-        arrays = compute()
-    content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]  # no array is named allow_pickle
-    _store(file, content.getvalue())
-    return arrays
-
-
-def _store(file: Path, content: bytes) -> None:
-    """Write a file of the cache, a line with a checksum and then the content; errors of the disk are ignored."""
+        return
+    content = json.dumps(_encode(value)).encode()
+    file = cache_file(key, ".json")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(file) as stream:  # another run may be reading
@@ -111,9 +99,27 @@ def _store(file: Path, content: bytes) -> None:
             stream.write(content)
 
 
-def _load(file: Path) -> bytes:
-    """The content that `_store` has written. Raises ValueError if a byte has changed."""
-    checksum, _, content = read_bytes(file, MOST_BYTES_OF_DATA).partition(b"\n")
-    if hashlib.sha256(content).hexdigest().encode() != checksum:
-        raise ValueError("its checksum differs")
-    return content
+def _encode(value: Any) -> Any:
+    """For JSON, a dictionary as its items, and an array as its bytes."""
+    if isinstance(value, dict):
+        return {"items": [[key, _encode(each)] for key, each in value.items()]}
+    if not isinstance(value, np.ndarray):
+        return value
+    stored = value
+    if value.dtype.kind in "iu" and value.min(initial=0) == 0:  # the smallest type: there may be ten million numbers
+        stored = value.astype(np.min_scalar_type(value.max(initial=0)))
+    content = b64encode(stored.tobytes()).decode()
+    return {"array": content, "dtypes": [stored.dtype.str, value.dtype.str], "shape": value.shape}
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    """What `_encode` has made an object of JSON of."""
+    if "items" in value:
+        return {_hashable(key): each for key, each in value["items"]}
+    stored, dtype = value["dtypes"]
+    return np.frombuffer(b64decode(value["array"]), stored).reshape(value["shape"]).astype(dtype)
+
+
+def _hashable(key: Any) -> Any:
+    """A key; JSON has lists for tuples."""
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key

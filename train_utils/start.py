@@ -17,6 +17,7 @@ from accelerate.utils import gather_object, set_seed
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes, network_shapes
+from data_utils.sources.hf_datasets import HFRows
 from inference.models import load_model
 from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout, first_on_each_machine, on_main
@@ -322,7 +323,8 @@ def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, 
     info = replace(info, config=args)
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         for split in (info.train, info.val):
-            split.records.rows.open_here()
+            if isinstance(split.records.rows, HFRows):
+                split.records.rows.open_here()
     return args, info
 
 

@@ -238,7 +238,7 @@ def _shift(mask: ImageSource) -> tuple[float, float]:
     mask_place = mask.mask_grid.place
     if not image_place.has_same_pixels(mask_place, mask.image_grid.size):
         return 0, 0
-    column, row = image_place.offset_to(mask_place)
+    column, row = image_place.to_pixels(*mask_place.to_world(0, 0))
     return column - round(column), row - round(row)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, PageFile, RenderedMask, source_files
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, PageFile, source_files
 from data_utils.image_io.places import with_ignored
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest, size_and_time
@@ -62,8 +62,6 @@ def _content(source: ImageSource) -> str:
             return digest(*map(_file_checksum, paths))
         content = cast(Any, source)
         if isinstance(content, EmbeddedImage):
-            content = content.read()
-        if isinstance(content, RenderedMask):
             content = content.render()
         if isinstance(content, Image.Image | np.ndarray):
             array = np.asarray(content)

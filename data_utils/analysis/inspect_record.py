@@ -21,7 +21,7 @@ from data_utils.image_io.volumes import (
     read_volume,
     read_volume_header,
 )
-from data_utils.image_io.windowed import WindowedImage, strips
+from data_utils.image_io.windowed import strips
 from data_utils.mask_values import (
     BEYOND_MASK,
     MAX_VALUES,
@@ -127,7 +127,8 @@ def _inspect_picture(record: Record, rules: Rules) -> Inspection:
         found = Inspection(size, mode)
         may_be_infinite = mode == "F" or mode.startswith("float")
         if rules.decodes or may_be_infinite:
-            found.channels = _count_channels(image, name, is_large)
+            boxes = strips(image) if is_large else [None]
+            found.channels = max(read_image(image, name, box=box).shape[2] for box in boxes)
     if not isinstance(target, PointSource):
         _inspect_mask(found, size, record, rules, is_large)
         return found
@@ -136,13 +137,6 @@ def _inspect_picture(record: Record, rules: Rules) -> Inspection:
     if is_large:
         found.class_locations = _point_locations(positions, target, size)
     return found
-
-
-def _count_channels(image: WindowedImage, name: str, is_large: bool) -> int:
-    """How many channels an image has; all of it is decoded. Raises DataError, also for infinite pixels."""
-    if not is_large:
-        return read_image(image, name).shape[2]
-    return max(read_image(image, name, box=box).shape[2] for box in strips(image))
 
 
 def _inspect_mask(found: Inspection, size: tuple[int, int], record: Record, rules: Rules, is_large: bool) -> None:

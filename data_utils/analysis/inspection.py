@@ -1,6 +1,5 @@
 """The inspection of a split: every record is looked at once, and what is found is remembered until a file changes."""
 
-from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,13 @@ from data_utils.class_map import ClassMap
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, show
 from data_utils.sources.records import LabelSet, Records
 from data_utils.targets.reader import TargetReader
-from runtime.cache import JSON, digest, load_value, store_value
+from runtime.cache import digest, load_value, store_value
 from runtime.console import listing, track
 from runtime.errors import DataError
 from runtime.parallel import CHUNK, map_indices
 from unet.config import IGNORE_INDEX, MaskValue
+
+NOT_STORED = ("records", "problems", "_numbers")  # of an inspection, in the cache
 
 
 class Content(NamedTuple):
@@ -39,7 +40,7 @@ class SplitInspection:
         sizes: (N, 2) int64 as (H, W), or (N, 3); zeros where a record cannot be used.
         members: (N,) int64, the number of each mask's content among `contents`, -1 where a record cannot be used.
         channels: (N,) int64, the channels of each image; 0 where the image was not decoded.
-        spacings: (N, 3), (z, y, x) in mm; zeros for images, and where a record cannot be used.
+        spacings: (N, 3), (z, y, x) in mm, zeros where a record cannot be used; empty for images.
         resized_masks: how many masks have another size than their images, in the same proportions.
         modes: how many images have each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
@@ -71,7 +72,8 @@ class SplitInspection:
         """The inspection before the first record is looked at."""
         count = len(records)
         sizes = np.zeros((count, records.dims), np.int64)
-        return cls(records, sizes, np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros((count, 3)))
+        spacings = np.zeros((count if records.dims == 3 else 0, 3))
+        return cls(records, sizes, np.full(count, -1, np.int64), np.zeros(count, np.int64), spacings)
 
     def add(self, i: int, found: Inspection) -> None:
         """Add the inspection of record i."""
@@ -80,7 +82,8 @@ class SplitInspection:
         self.contents.setdefault(content, Counter()).update(found.pixels)
         self.sizes[i] = found.size
         self.channels[i] = found.channels
-        self.spacings[i] = found.spacing or 0
+        if found.spacing is not None:
+            self.spacings[i] = found.spacing
         self.resized_masks += found.is_resized
         self.modes[found.mode] += 1
         self.objects.update(found.objects)
@@ -130,65 +133,22 @@ class SplitInspection:
         remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
         raise DataError(f"{len(texts)} of {count} pairs cannot be used: {problem_list}{remedy}")
 
-    def to_json(self) -> JSON:
+    @property
+    def found(self) -> dict[str, Any]:
         """What the cache stores; problems are left out, since an inspection with any is not remembered."""
-        contents = []
-        for content, pixels in self.contents.items():
-            contents.append([content.kind, list(pixels.items()), content.labeled_for])
-        locations = []
-        for i, by_value in self.class_locations.items():
-            for value, places in by_value.items():
-                locations.append([i, value, _array_to_json(places)])
-        return {
-            "columns": list(map(_array_to_json, (self.sizes, self.members, self.channels))),
-            "spacings": self.spacings.tolist() if self.spacings.any() else 0,
-            "resized_masks": self.resized_masks,
-            "modes": self.modes,
-            "contents": contents,
-            "class_locations": locations,
-            "foreground": self.foreground,
-            "objects": list(self.objects.items()),
-            "annotated": self.annotated,
-        }
+        return {name: value for name, value in vars(self).items() if name not in NOT_STORED}
 
     @classmethod
-    def from_json(cls, value: JSON, records: Records) -> "SplitInspection":
-        """The inverse of `to_json`."""
-        split = cls.empty(records)
-        split.sizes, split.members, split.channels = map(_array_from_json, value["columns"])
-        split.spacings[:] = value["spacings"]
-        split.resized_masks = value["resized_masks"]
-        split.modes = Counter(value["modes"])
-        for kind, items, labeled in value["contents"]:
-            pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
-            labeled_for = None if labeled is None else tuple(labeled)
-            split.contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
-        for i, mask_value, places in value["class_locations"]:
-            by_value = split.class_locations.setdefault(i, {})
-            by_value[mask_value_from_json(mask_value)] = _array_from_json(places)
-        split.objects = Counter(dict(value["objects"]))
-        split.annotated = value["annotated"]
-        if value["foreground"]:
-            mean, std, _, clip, _ = value["foreground"]
+    def restored(cls, found: dict[str, Any], records: Records) -> "SplitInspection":
+        """The inspection of records, from what was `found`; its counters and tuples have other types in the cache."""
+        split = cls(records, **found)
+        split.contents = {Content(*content): Counter(pixels) for content, pixels in split.contents.items()}
+        split.modes = Counter(split.modes)
+        split.objects = Counter(split.objects)
+        if found["foreground"]:
+            mean, std, _, clip, _ = found["foreground"]
             split.foreground = Normalization(tuple(mean), tuple(std), (), clip and tuple(clip))
         return split
-
-
-def mask_value_from_json(value: Any) -> MaskValue:
-    """A number, or a color, which JSON has as a list."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _array_to_json(array: np.ndarray) -> JSON:
-    """Whole numbers from 0, in the smallest type that holds them: there may be ten million."""
-    smallest = array.astype(np.min_scalar_type(int(array.max(initial=0))))
-    return [str(smallest.dtype), smallest.shape, b64encode(smallest.tobytes()).decode()]
-
-
-def _array_from_json(value: JSON) -> np.ndarray:
-    """int64, the inverse of `_array_to_json`."""
-    dtype, shape, text = value
-    return np.frombuffer(b64decode(text), dtype).reshape(shape).astype(np.int64)
 
 
 def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
@@ -219,11 +179,11 @@ def inspect_split(records: Records, title: str, rules: Rules, *, has_names: bool
     key = None if rules.decodes else records.digest
     key = key and digest("inspection of a split, with pixels of images", key, repr(rules))
     try:
-        return SplitInspection.from_json(load_value(key), records)
+        return SplitInspection.restored(load_value(key), records)
     except (OSError, ValueError):  # nothing is stored, or it is damaged
         split = _look_at_all(records, title, rules, has_names)
     if not split.problems:
-        store_value(key, split.to_json())
+        store_value(key, split.found)
     return split
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from data_utils.analysis.inspect_record import mask_parts
-from data_utils.analysis.inspection import SplitInspection, mask_value_from_json
+from data_utils.analysis.inspection import SplitInspection
 from data_utils.analysis.problems import REPAIR, SWAPPED_FOLDERS_HINT
 from data_utils.class_names import classes_example
 from data_utils.mask_values import MANY_VALUES, count_colors, count_values, has_colors, show, sort_values
@@ -102,7 +102,7 @@ def check_masks(splits: Sequence[SplitInspection], pixels: dict[MaskValue, int])
     key = digest("values on borders of masks", *digests) if all(digests) else None
     values = load_or_compute(key, partial(_classes, splits))
     if values:
-        classes = sort_values(map(mask_value_from_json, values))
+        classes = sort_values(values)
         raise DataError(f"{_describe(splits, pixels, classes)}. If all values are classes, give --task classes")
 
 
@@ -124,15 +124,15 @@ def _check_folders(splits: Sequence[SplitInspection], pixels: dict[MaskValue, in
         )
 
 
-def _classes(splits: Sequence[SplitInspection]) -> list[MaskValue]:
-    """The classes that `BorderCounts` finds in some masks of the splits."""
+def _classes(splits: Sequence[SplitInspection]) -> dict[MaskValue, None]:
+    """The classes that `BorderCounts` finds in some masks of the splits, as keys: so the cache keeps colors tuples."""
     counts = BorderCounts()
     for split in splits:
         for i in _sample(split, VOLUMES if split.records.dims == 3 else MASKS):
             record = split.records[i]
             for part in mask_parts(record["target"], record["name"]):
                 counts.add(part.values)
-    return counts.classes()
+    return dict.fromkeys(counts.classes())
 
 
 def _sample(split: SplitInspection, most: int) -> list[int]:

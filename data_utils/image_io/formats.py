@@ -17,8 +17,16 @@ from runtime.machine import available_bytes
 from unet.config import MaskValue
 
 
-class RenderedMask(ABC):
-    """A mask that is rendered from annotations whenever it is read: a small object that can be pickled.
+class EmbeddedImage(ABC):
+    """An image that is made from other files whenever it is read: a small object that can be pickled."""
+
+    @abstractmethod
+    def render(self) -> bytes | np.ndarray:
+        """The bytes of an image file, or pixels. Raises DataError, with the file that the image is made from."""
+
+
+class RenderedMask(EmbeddedImage):
+    """A mask that is rendered from annotations.
 
     Attributes:
         is_drawn: whether its values are the classes of annotations; else those of the file that it is made from.
@@ -44,14 +52,6 @@ class RenderedMask(ABC):
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         """Rows [top, bottom) and columns [left, right) of the mask that `render` gives."""
         return self.render()[slice(*rows), slice(*columns)]
-
-
-class EmbeddedImage(ABC):
-    """An image inside another file, taken out whenever it is read: a small object that can be pickled."""
-
-    @abstractmethod
-    def read(self) -> bytes | np.ndarray:
-        """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
 
 
 class ClassLayers(NamedTuple):
@@ -184,7 +184,6 @@ ImageSource = (
     | bytes
     | Image.Image
     | np.ndarray
-    | RenderedMask
     | EmbeddedImage
     | SceneWindow
     | VolumeFile

@@ -38,15 +38,15 @@ def is_gdal_error(error: Exception) -> bool:
 
 
 @contextmanager
-def gdal_errors(message: str) -> Iterator[None]:
-    """In this context, errors of GDAL are OSErrors with a message, in which `{}` stands for the reason."""
+def gdal_errors() -> Iterator[None]:
+    """In this context, errors of GDAL are OSErrors."""
     try:
         yield
     except Exception as error:
         if not is_gdal_error(error):
             raise
         reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        raise OSError(message.format(one_line(reason))) from error
+        raise OSError(one_line(reason)) from error
 
 
 def open_directory(file: Path | bytes, number: int, stack: ExitStack) -> Any:

@@ -55,10 +55,6 @@ class Place(NamedTuple):
         y = y - f
         return (e * x - b * y) / determinant, (a * y - d * x) / determinant
 
-    def offset_to(self, other: "Place") -> tuple[float, float]:
-        """Where the first corner of another raster lies: (column, row) of this one."""
-        return self.to_pixels(other.transform[2], other.transform[5])
-
     def has_same_pixels(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether the pixels of both have one size and direction: their offset is the same all over `size` (H, W)."""
         height, width = size

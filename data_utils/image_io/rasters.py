@@ -56,7 +56,7 @@ class Raster(WindowedImage):
     """
 
     suffixes = TIFF_SUFFIXES
-    marks = tuple((0, start) for start in TIFF_STARTS)
+    marks = TIFF_STARTS
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Raster(WindowedImage):
         if self._knows_missing and self.alpha is not None and self.alpha not in self.samples:
             reasons.append(self._read(box, [self.alpha]) == 0)
         if self._mask_page is not None:
-            with self._lock, gdal_errors("{}"):
+            with self._lock, gdal_errors():
                 reasons.append(self._mask.read(1, window=box.ranges)[:, :, None] == 0)
         values = values.astype(self.dtype, copy=False)
         if not any(reason.any() for reason in reasons):
@@ -193,7 +193,7 @@ class Raster(WindowedImage):
             return window.astype(self.stored_type, order="C")
         check_memory(self._block_bytes, "a tile or strip of it")
         bands = [sample + 1 for sample in samples]
-        with self._lock, gdal_errors("{}"):
+        with self._lock, gdal_errors():
             pixels = np.empty(shape, self._data_set.dtypes[0])
             self._data_set.read(bands, window=box.ranges, out=pixels.transpose(2, 0, 1))  # faster than planes
         return pixels

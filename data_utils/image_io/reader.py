@@ -64,8 +64,6 @@ def open_source(source: Readable | None, name: str = "", kind: str = "") -> Iter
     with ExitStack() as stack:
         with image_errors(location):
             if isinstance(content, EmbeddedImage):
-                content = content.read()
-            elif isinstance(content, RenderedMask):
                 content = content.render()
             image = content if isinstance(content, WindowedImage) else _open(content, location, stack)
         if kind:

@@ -32,7 +32,7 @@ class WindowedImage(ABC):
 
     Attributes:
         suffixes: how names of files of the format end, in small letters.
-        marks: byte strings that tell it where only the content of a file is known, each with its place in there.
+        marks: byte strings that a file of it begins with, where only its content is known.
         size: (H, W) of the picture.
         extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
         decodes_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
@@ -42,7 +42,7 @@ class WindowedImage(ABC):
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    marks: ClassVar[tuple[tuple[int, bytes], ...]] = ()
+    marks: ClassVar[tuple[bytes, ...]] = ()
     size: tuple[int, int]
     extent: tuple[float, float]
     decodes_windows = True
@@ -54,7 +54,7 @@ class WindowedImage(ABC):
     def takes(cls, file: str | Path | bytes) -> bool:
         """Whether a file, by its name or its content, is of this format."""
         if isinstance(file, bytes):
-            return any(file.startswith(mark, start) for start, mark in cls.marks)
+            return file.startswith(cls.marks)
         return str(file).lower().endswith(cls.suffixes)
 
     @classmethod
@@ -108,7 +108,7 @@ class WindowedArray(WindowedImage):
     """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
 
     suffixes = (".npy",)
-    marks = ((0, b"\x93NUMPY"),)
+    marks = (b"\x93NUMPY",)
 
     def __init__(
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None

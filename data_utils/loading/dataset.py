@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -123,21 +124,12 @@ class SegmentationDataset(Dataset):
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
-        preprocess = self.preprocess
-        preprocessing = (
-            preprocess.image_size,
-            preprocess.scale,
-            preprocess.detect_unit_range,
-            preprocess.draft,
-            preprocess.mean,  # the value of pixels without data
-            self.channels,
-        )
+        preprocess = replace(self.preprocess, turned=False)  # that is of augmentation, which comes later
         spacings = self.split.spacings
         spacing_bytes = None if spacings is None else spacings.tobytes()
-        resampled = (preprocess.spacing, preprocess.clip, preprocess.standardize, spacing_bytes)
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
-        key = content and digest(*kind, preprocessing, resampled, content, self.reader, self.split.bad)
+        key = content and digest(*kind, preprocess, self.channels, spacing_bytes, content, self.reader, self.split.bad)
         self.decoded = decode_once(self.load, len(self), self.target, key, self.config.skipped_errors)
 
 

@@ -25,14 +25,6 @@ CHUNK_VALUES = 2**22  # numbers in these rows
 COLORS = 3  # channels of a color image, in which grey looks as it is
 
 
-class PixelTypeWarning(UserWarningLine):
-    """A warning that images have another pixel type than the images that the model was trained on."""
-
-
-class ChannelsWarning(UserWarningLine):
-    """A warning that the only channel of images takes the place of several bands."""
-
-
 class ImageInput:
     """An image as a network sees it: raw pixel values at its input size, for the model normalizes them.
 
@@ -123,14 +115,14 @@ class ImageInput:
             warnings.warn(
                 f"images hold {pixels.dtype} pixels, but the model was trained on {' and '.join(known_types)}:"
                 " results are meaningless unless you store them like the training images",
-                PixelTypeWarning,
+                UserWarningLine,
                 stacklevel=2,
             )
         if pixels.shape[2] == 1 and self.channels not in (1, COLORS):
             warnings.warn(
                 f"images hold one channel, which stands for each of the {self.channels} that the model takes:"
                 " results are meaningless unless training images were so too",
-                ChannelsWarning,
+                UserWarningLine,
                 stacklevel=2,
             )
         pixels = fit_channels(pixels, self.channels, self.name)

@@ -60,7 +60,7 @@ def cut_blocks(records: Records, config: DataConfig) -> tuple[Records, np.ndarra
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     indices, parts = np.split(np.array(windows), [1], axis=1)
-    cut = divide(records, indices[:, 0], parts, _window_name, _window, block_side=side)
+    cut = divide(records, indices[:, 0], parts, _window, block_side=side)
     return cut, np.array(blocks)
 
 
@@ -79,26 +79,15 @@ def _cuts(length: int, side: int) -> list[tuple[int, int]]:
 
 def _window(record: Record, part: Sequence[int]) -> Record:
     """A window of an image; a part is its top, bottom, left and right, and (H, W) of the image."""
-    if _is_whole(part):
-        return record
     *sides, height, width = part
-    name = record["name"]
-    image = SceneWindow(record["image"], name, (height, width), Box(*sides))
-    mask = SceneWindow(record["target"], name, (height, width), Box(*sides))
-    return {**record, "image": image, "target": mask}
-
-
-def _window_name(name: str, part: Sequence[int]) -> str:
-    if _is_whole(part):
-        return name
-    top, _, left, *_ = part
-    path = Path(name)
-    return str(path.with_name(f"{path.stem}_{top}_{left}{path.suffix}"))
-
-
-def _is_whole(part: Sequence[int]) -> bool:
-    top, bottom, left, right, height, width = part
-    return (top, bottom, left, right) == (0, height, 0, width)
+    box = Box(*sides)
+    if box == (0, height, 0, width):
+        return record
+    path = Path(record["name"])
+    name = str(path.with_name(f"{path.stem}_{box.top}_{box.left}{path.suffix}"))
+    image = SceneWindow(record["image"], name, (height, width), box)
+    mask = SceneWindow(record["target"], name, (height, width), box)
+    return {**record, "image": image, "target": mask, "name": name}
 
 
 def describe_neighbors(train: Records, val: Records) -> list[str]:

@@ -33,7 +33,9 @@ MASK_WORDS += "|ground[ _-]?truths?"
 VOC_MASK_FOLDERS = ("segmentationclasspng", "segmentationclass")
 VOC_LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
 VOC_CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
-SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
+TRAIN_SPLITS = ("train", "training")
+VAL_SPLITS = ("val", "validation", "valid")
+SPLIT_FOLDERS = TRAIN_SPLITS + VAL_SPLITS  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
 YOLO_LAYOUT = (
     "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"

@@ -204,13 +204,15 @@ def _open_table(table: "Dataset", name: TableName, image_column: str | None, mas
 
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. Raises DataError if there is none."""
+    from pyarrow.parquet import read_metadata
+
     path = user_path(dataset)
     for file in (path, *path.rglob("*")):
         if file.suffix in TABLE_SUFFIXES and file.exists() and not file.is_dir():
             with file_errors(str(file)):
                 check_regular(file)
-                if file.suffix == ".parquet":
-                    _check_parquet(file)
+                if file.suffix == ".parquet" and read_metadata(file).num_rows == 0:
+                    raise DataError(f"{file} has no rows; take it out")
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         state = "is a file, not .parquet"
@@ -237,14 +239,6 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     if isinstance(dataset_splits, Mapping):
         return dataset_splits
     return {"train": dataset_splits}
-
-
-def _check_parquet(file: Path) -> None:
-    """Raises an error that `file_errors` knows for a damaged file, and DataError for one without rows."""
-    from pyarrow.parquet import read_metadata
-
-    if read_metadata(file).num_rows == 0:
-        raise DataError(f"{file} has no rows; take it out")
 
 
 def _load(dataset: str, path: Path, config: str | None) -> Any:

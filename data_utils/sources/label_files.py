@@ -170,7 +170,8 @@ def _label_records(records: Records, root: Path, tables: dict[Path, Table]) -> R
     for folder, below in records.rows.image_folders:
         images = Path(folder, below)
         table = _find_table(images, root, tables)
-        rule = _find_rule(Path(folder), below, root) if records.metadata.has_rules else None
+        is_yolo = records.metadata.annotations == "YOLO"  # whose classes.txt names the classes
+        rule = None if is_yolo else _find_rule(Path(folder), below, root)
         if table or rule:
             files_by_folder[str(images)] = table, rule
     if not files_by_folder:

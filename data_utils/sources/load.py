@@ -18,6 +18,8 @@ from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.dicom import find_dicom
 from data_utils.sources.folder import (
+    TRAIN_SPLITS,
+    VAL_SPLITS,
     DataFolder,
     NoFolderError,
     children,
@@ -57,8 +59,6 @@ from runtime.files import user_path
 from runtime.redact import PASSWORD, printable
 
 SHAPES_LENGTHS = (240, 48)
-TRAIN_SPLITS = ("train", "training")
-VAL_SPLITS = ("val", "validation", "valid")
 COMMENT = "#"  # the begin of a line of --exclude that names no image
 
 

@@ -97,7 +97,7 @@ def pair_pages(
     if len(indices) == len(records) and width == 3:  # every image is one page, which holds all channels
         return records
     rows = [part + [-1] * (width - len(part)) for part in parts]
-    return divide(records, np.array(indices), np.array(rows, np.int32), _page_name, _page)
+    return divide(records, np.array(indices), np.array(rows, np.int32), _page)
 
 
 def _page_numbers(file: str) -> list[int]:
@@ -118,14 +118,12 @@ def _page(record: Record, part: Sequence[int]) -> Record:
     more_channels = tuple(page for page in others if page >= 0)
     if not number and not more_channels:
         return record
+    name = record["name"]
+    if number:
+        stem, extension = os.path.splitext(name)
+        name = f"{stem}_{number:04}{extension}"
     image = PageFile(str(record["image"]), image_page, more_channels=more_channels)
-    return {**record, "image": image, "target": PageFile(str(record["target"]), mask_page)}
-
-
-def _page_name(name: str, part: Sequence[int]) -> str:
-    number, *_ = part
-    stem, extension = os.path.splitext(name)
-    return f"{stem}_{number:04}{extension}" if number else name
+    return {**record, "image": image, "target": PageFile(str(record["target"]), mask_page), "name": name}
 
 
 def find_scenes(images: Path, masks: Path, config: DataConfig) -> Records | None:

@@ -63,7 +63,6 @@ class Metadata:
         modality: how the volumes were imaged, as their data set names it ("CT", "MRI"); None if it is not named.
         landmarks: the points that replace masks; None if there are masks.
         label_sets: the sets of classes that images are labeled for, if not for all, each with the place that lists it.
-        has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
         block_side: the pixels of a side of the blocks of `--val-blocks`; 0 if there are none.
@@ -77,7 +76,6 @@ class Metadata:
     modality: str | None = None
     landmarks: LandmarkNames | None = None
     label_sets: Mapping[LabelSet, str] = field(default_factory=dict)
-    has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
     block_side: int = 0
@@ -111,12 +109,6 @@ class Rows(ABC):
     def listed_name(self, i: int) -> str:
         """The name of a record with the folders that its file of annotations lists."""
         return self.name(i)
-
-    def open_here(self) -> None:  # noqa: B027  # most rows need nothing
-        """Make the rows readable in this process, which has received them from another, maybe on another machine.
-
-        Most rows are readable already: their files have the same paths everywhere.
-        """
 
 
 class ListRows(Rows):
@@ -308,28 +300,20 @@ class Step(NamedTuple):
 
     Args:
         key: tells different steps apart.
-        apply: makes another record of a record; or, of a record and numbers, a part of it.
+        apply: makes another record of a record; or, of a record and numbers, a part of it with a name of its own.
         numbers: (N, n) int, which part of its record each is: a page of files, a slice of a volume, a window of a
             scene; None if records stay whole. Each kind of part has its own numbers.
-        rename: makes the name of a part, of the record's name and the numbers.
     """
 
     key: str
     apply: Callable[..., Record]
     numbers: np.ndarray | None = None
-    rename: Callable[[str, Sequence[int]], str] | None = None
-
-    def name(self, i: int, name: str) -> str:
-        """The name of record `i`, which had a `name` before."""
-        if self.rename is None or self.numbers is None:
-            return name
-        return self.rename(name, self.numbers[i].tolist())
 
     def read(self, i: int, record: Record) -> Record:
         """What the step makes of record `i`."""
         if self.numbers is None:
             return self.apply(record)
-        return self.apply({**record, "name": self.name(i, record["name"])}, self.numbers[i].tolist())
+        return self.apply(record, self.numbers[i].tolist())
 
 
 @dataclass(eq=False)
@@ -401,10 +385,9 @@ class Records:
 
     def name(self, i: int) -> str:
         """The name of a record; its pictures are not read if that can be avoided."""
-        name = self.rows.name(int(self.indices[i]))
-        for step in self.steps:
-            name = step.name(i, name)
-        return name
+        if any(step.numbers is not None for step in self.steps):  # a part of a file
+            return self[i]["name"]
+        return self.rows.name(int(self.indices[i]))
 
     def shown_name(self, i: int) -> str:
         """The name of a record as it is written in lists of images, on one line."""
@@ -458,12 +441,11 @@ def divide(
     records: Records,
     indices: np.ndarray,
     numbers: np.ndarray,
-    rename: Callable[[str, Sequence[int]], str],
     cut: Callable[[Record, Sequence[int]], Record],
     **metadata: Any,
 ) -> Records:
     """Parts of the records at `indices`, (N,) int, as a `Step` makes them, with other fields of their metadata."""
-    step = Step(cut.__name__, cut, numbers, rename)
+    step = Step(cut.__name__, cut, numbers)
     whole = select(describe(records, **metadata), indices)
     return replace(whole, steps=(*whole.steps, step))
 

@@ -296,7 +296,7 @@ class VolumeSlice(EmbeddedImage):
     z: int
     is_label: bool
 
-    def read(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """(H, W, C), or (H, W) mask values."""
         return _voxels(self.volume, self.is_label)[self.z]
 
@@ -313,7 +313,7 @@ def divide_into_slices(volumes: Records) -> Records:
     depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
     indices = np.repeat(np.arange(len(volumes)), depths)
     numbers = np.concatenate([np.arange(depth) for depth in depths])
-    return divide(volumes, indices, numbers[:, None], _slice_name, _slice, dims=2)
+    return divide(volumes, indices, numbers[:, None], _slice, dims=2)
 
 
 def _depth(record: Record) -> int:
@@ -328,11 +328,6 @@ def _depth(record: Record) -> int:
     return image.size[0]
 
 
-def _slice_name(name: str, part: Sequence[int]) -> str:
-    (z,) = part
-    return f"{name}_{z + 1:04}"
-
-
 def _slice(record: Record, part: Sequence[int]) -> Record:
     """A slice of a volume and of its label; a part is the index along z."""
     image = record["image"]
@@ -340,4 +335,5 @@ def _slice(record: Record, part: Sequence[int]) -> Record:
     assert isinstance(image, VolumeFile)
     assert isinstance(mask, VolumeFile)
     (z,) = part
-    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True)}
+    name = f"{record['name']}_{z + 1:04}"
+    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}

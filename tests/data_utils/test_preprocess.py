@@ -13,8 +13,7 @@ from support.inputs import read_input
 
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.image_input import ChannelsWarning, PixelTypeWarning
-from runtime.errors import ImageError
+from runtime.errors import ImageError, UserWarningLine
 from unet.config import Preprocess
 
 GREY = np.arange(6 * 5, dtype=np.uint8).reshape(6, 5) * 8
@@ -149,7 +148,7 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
     preprocess = Preprocess(pixel_types=("uint8",))
-    with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, but the model was trained on uint8"):
+    with pytest.warns(UserWarningLine, match="images hold uint16 pixels, but the model was trained on uint8"):
         read_input(GREY.astype(np.uint16), preprocess, 1).whole()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -159,5 +158,5 @@ def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
 
 
 def test_one_channel_that_stands_for_several_bands_gets_a_warning():
-    with pytest.warns(ChannelsWarning, match="one channel, which stands for each of the 4 that the model takes"):
+    with pytest.warns(UserWarningLine, match="one channel, which stands for each of the 4 that the model takes"):
         read_input(GREY, Preprocess(), 4).whole()

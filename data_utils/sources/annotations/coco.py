@@ -21,7 +21,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of
-from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, fill_runs, read_points
+from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_size, drawn_sources, fill_runs, read_points
 from data_utils.sources.annotations.layout import (
     AnnotatedSplits,
     SplitPaths,
@@ -35,7 +35,7 @@ from data_utils.sources.annotations.other_formats import describe_format
 from data_utils.sources.folder import DataFolder, children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import open_rows, split_paths
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, split_openers
+from data_utils.sources.records import FileRow, Metadata, Records, split_openers
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -83,11 +83,6 @@ class ListedImage:
     size: list[Any]
     objects: list[Entry] = field(default_factory=list)
     labeled: set[str] = field(default_factory=set)
-
-
-def coco_sources(row: FileRow, values: dict[str, int]) -> Sources:
-    """An image, and the mask of its objects."""
-    return row.images[0], CocoMask(row.targets, row.images[0], values, row.entry)
 
 
 class CocoMask(DrawnMask):
@@ -360,7 +355,7 @@ def open_records(
         [f"{name}: listed, but the file is missing" for name in lost],
         Metadata(classes, annotations="COCO"),
         allow_unpaired,
-        partial(coco_sources, values=value_by_name),
+        partial(drawn_sources, mask=CocoMask, values=value_by_name),
         location=first_file,
         hint=partial(describe_missing, list(lost), _image_folders(files[0], split), files[0].root),
     )

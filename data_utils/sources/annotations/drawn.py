@@ -14,6 +14,7 @@ from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import number_type
+from data_utils.sources.records import FileRow, Sources
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -132,6 +133,11 @@ class DrawnMask(RenderedMask):
             truth |= (pixels == OBJECT).astype(np.int64) << bit
             unknown |= (pixels == CROWD).astype(np.int64) << bit
         return pack_bits(truth, unknown)
+
+
+def drawn_sources(row: FileRow, mask: type[DrawnMask], values: dict[Any, int]) -> Sources:
+    """An image, and the mask of its areas; `values` are those of `DrawnMask`."""
+    return row.images[0], mask(row.targets, row.images[0], values, row.entry)
 
 
 def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:

@@ -95,7 +95,7 @@ class LabelmeImage(EmbeddedImage):
 
     file: str
 
-    def read(self) -> bytes:
+    def render(self) -> bytes:
         """The bytes of `imageData`."""
         content = read_labelme(self.file)
         with image_errors(f"{self.file}: imageData"):
@@ -111,7 +111,7 @@ class LabelmeMask(DrawnMask):
         content = read_labelme(file)
         if not self.image and not content.get("imageData"):
             raise DataError(f"{file} has no image file beside it, and holds none")
-        picture = self.image or LabelmeImage(file).read()
+        picture = self.image or LabelmeImage(file).render()
         picture_size, _ = read_header(picture, self.image or f"{file}: imageData")
         size = drawn_size((content.get("imageHeight"), content.get("imageWidth")), picture_size, file)
         areas: list[Area] = []

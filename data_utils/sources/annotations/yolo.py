@@ -15,7 +15,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
-from data_utils.sources.annotations.drawn import Area, DrawnMask, polygon, read_points
+from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_sources, polygon, read_points
 from data_utils.sources.annotations.layout import (
     AnnotatedSplits,
     find_file,
@@ -26,7 +26,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import IMAGE_FOLDERS, DataFolder, composed, files_by_stem, wanted_splits
 from data_utils.sources.pairs import Cases, pair, split_paths
-from data_utils.sources.records import FileRow, Metadata, Records, Sources, SplitOpeners
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.documents import read_yaml
 from runtime.errors import DataError
 
@@ -39,13 +39,8 @@ SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("
 CLASS_INDEX = re.compile(r"([0-9]{1,9})(?:\.0*)?")  # 3, or 3.0 as tables of floats are written
 
 
-def yolo_sources(row: FileRow, values: dict[int, int]) -> Sources:
-    """An image, and the mask of its polygons; `values` are the mask values of the class indices."""
-    return row.images[0], YoloMask(row.targets, row.images[0], values)
-
-
 class YoloMask(DrawnMask):
-    """The polygons of a text file."""
+    """The polygons of a text file; its values are those of the class indices."""
 
     def read_areas(self) -> tuple[tuple[int, int], list[Area]]:
         """(H, W), and the polygons, objects of less area on top."""
@@ -180,10 +175,10 @@ def open_records(
     if images.is_dir() and labels != folder:
         without_image = set(texts.values()) - {*text_by_image.values(), NAMES}
         lost = [f"{text}: label file without image" for text in sorted(without_image)]
-    # a classes.txt names the classes
-    metadata = Metadata(classes, has_rules=False, annotations="YOLO")
+    metadata = Metadata(classes, annotations="YOLO")
     cases = Cases(dict(zip(names, names, strict=True)), text_by_image, lost)
-    return pair((folder, labels), cases, metadata, allow_unpaired, partial(yolo_sources, values=values))
+    sources = partial(drawn_sources, mask=YoloMask, values=values)
+    return pair((folder, labels), cases, metadata, allow_unpaired, sources)
 
 
 def label_folder(images: Path, root: Path) -> Path:

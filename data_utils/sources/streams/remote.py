@@ -9,13 +9,14 @@ from functools import wraps
 from pathlib import PurePosixPath
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from data_utils.sources.folder import SPLIT_FOLDERS
 from runtime.cache import digest
 from runtime.documents import check_regular
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact
 
 KINDS = (".parquet", ".tar")
-USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
+USUAL_SPLITS = (*SPLIT_FOLDERS, "test")
 NAMES_IN_MESSAGE = 3  # files that a message names
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)  # how long to wait before a remote file is read again
 # errors that trying again does not change

@@ -11,7 +11,7 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRows
 from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retry
-from runtime.cache import digest, load_or_compute_arrays
+from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
@@ -147,7 +147,7 @@ def _index(file: str) -> Index:
     """The index of a file, kept in the cache until its content changes."""
     content = content_key(file)
     key = content and digest("tar index", content)
-    return load_or_compute_arrays(key, lambda: _read_headers(file))
+    return load_or_compute(key, lambda: _read_headers(file))
 
 
 @retry

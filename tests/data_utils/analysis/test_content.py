@@ -78,7 +78,7 @@ class Embedded(EmbeddedImage):
     def __init__(self, content: bytes) -> None:
         self.content = content
 
-    def read(self) -> bytes:
+    def render(self) -> bytes:
         return self.content
 
 

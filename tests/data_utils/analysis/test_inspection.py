@@ -3,8 +3,6 @@
 Modules: data_utils/analysis/inspection.py, data_utils/analysis/findings.py.
 """
 
-import json
-
 import numpy as np
 import pytest
 from support.inspections import PICTURE, split_of
@@ -19,6 +17,7 @@ from data_utils.analysis.inspection import (
 from data_utils.analysis.problems import Problem
 from data_utils.class_map import ClassMap
 from data_utils.sources.records import ALL, ListRows, Metadata, Records
+from runtime.cache import load_value, store_value
 from runtime.errors import DataError
 from tasks.classes.reader import ClassReader
 
@@ -60,7 +59,8 @@ def test_pixels_are_counted_for_each_set_of_classes_that_images_are_labeled_for(
     metadata = Metadata(label_sets={("a",): "classes.csv", (): "classes.csv"})
     records = Records(rows, metadata, label_numbers=np.array([ALL, 0, 1, 0], np.int32))
     split = inspect_split(records, "reading", Rules())
-    remembered = SplitInspection.from_json(json.loads(json.dumps(split.to_json())), records)
+    store_value("key", split.found)
+    remembered = SplitInspection.restored(load_value("key"), records)
     for each in (split, remembered):
         assert each.members.tolist() == [0, 1, 2, 1]
         assert [content.labeled_for for content in each.contents] == [None, ("a",), ()]

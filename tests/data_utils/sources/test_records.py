@@ -32,11 +32,7 @@ def three_records() -> Records:
 
 
 def half(record: Record, part: list[int]) -> Record:
-    return {**record, "image": f"half {part[0]}"}
-
-
-def half_name(name: str, part: list[int]) -> str:
-    return f"{name}{part[0]}"
+    return {**record, "image": f"half {part[0]}", "name": f"{record['name']}{part[0]}"}
 
 
 def with_target(record: Record) -> Record:
@@ -54,8 +50,8 @@ def test_the_key_of_records_changes_with_all_that_is_made_of_them():
         select(whole, np.array([1, 2])),
         describe(whole, np.array([0, 0, 0])),
         change(whole, "target", with_target),
-        divide(whole, np.arange(3), numbers, half_name, half),
-        divide(whole, np.arange(3), numbers + 1, half_name, half),
+        divide(whole, np.arange(3), numbers, half),
+        divide(whole, np.arange(3), numbers + 1, half),
     ]
     assert len({records.digest for records in (whole, *others)}) == 7
 

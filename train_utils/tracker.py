@@ -29,8 +29,8 @@ def available_tracker(name: str) -> str:
 
 
 def takes_pictures(name: str) -> bool:
-    """Whether the tracker of this name shows pictures."""
-    return hasattr(LOGGER_TYPE_TO_CLASS.get(name), "log_images")
+    """Whether the tracker of this name is installed and shows pictures."""
+    return name in map(str, get_available_trackers()) and hasattr(LOGGER_TYPE_TO_CLASS[name], "log_images")
 
 
 class Tracker:

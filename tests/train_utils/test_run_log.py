@@ -29,7 +29,7 @@ from train_utils.run_log import RunLog
 from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Clock, Schedule
 from train_utils.settings.record import RunSettings
-from train_utils.tracker import Tracker, available_tracker
+from train_utils.tracker import Tracker, available_tracker, takes_pictures
 
 NAN = float("nan")
 FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")
@@ -120,6 +120,7 @@ def test_tensorboard_has_one_run_with_its_settings_as_a_text(tmp_path, monkeypat
 def test_a_tracker_that_is_not_installed_is_left_out_and_an_unknown_one_refused(capsys, monkeypatch):
     monkeypatch.setattr("train_utils.tracker.get_available_trackers", lambda: [])
     assert available_tracker("wandb") == "none"
+    assert not takes_pictures("wandb")
     assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
     with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
         available_tracker("wandy")

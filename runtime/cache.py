@@ -85,8 +85,8 @@ def load_value(key: str | None) -> Any:
 def store_value(key: str | None, value: Any) -> None:
     """Store a value under a key, below a line with its checksum, unless the key is None or the disk raises errors.
 
-    It may be all that JSON holds, an array, or a dictionary of such values, by keys that are numbers, texts or tuples.
-    Other tuples become lists.
+    It may be all that JSON holds, an array, or lists and dictionaries of such values, by keys that are numbers, texts
+    or tuples. Other tuples become lists.
     """
     if key is None:
         return
@@ -103,6 +103,8 @@ def _encode(value: Any) -> Any:
     """For JSON, a dictionary as its items, and an array as its bytes."""
     if isinstance(value, dict):
         return {"items": [[key, _encode(each)] for key, each in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return list(map(_encode, value))
     if not isinstance(value, np.ndarray):
         return value
     stored = value

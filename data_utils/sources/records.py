@@ -385,9 +385,14 @@ class Records:
 
     def name(self, i: int) -> str:
         """The name of a record; its pictures are not read if that can be avoided."""
-        if any(step.numbers is not None for step in self.steps):  # a part of a file
-            return self[i]["name"]
-        return self.rows.name(int(self.indices[i]))
+        row = int(self.indices[i])
+        cuts = [step for step in self.steps if step.numbers is not None]
+        if not cuts:
+            return self.rows.name(row)
+        record = self.rows[row]
+        for step in cuts:  # other steps keep the name, and may open files
+            record = step.read(i, record)
+        return record["name"]
 
     def shown_name(self, i: int) -> str:
         """The name of a record as it is written in lists of images, on one line."""

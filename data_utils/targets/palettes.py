@@ -36,6 +36,11 @@ def _with_palette_mask(record: Record) -> Record:
     return {**record, "target": PaletteMask(record["target"], record["name"])}
 
 
+def _with_colors_of_palette(record: Record) -> Record:
+    """The same for a mask with a palette; another stays as it is, for it may be read in windows."""
+    return record if _palette(record) is None else _with_palette_mask(record)
+
+
 def with_palette_colors(
     train: Records, val: Records, classes: NamedClasses
 ) -> tuple[Records, Records, tuple[str, ...]]:
@@ -47,8 +52,9 @@ def with_palette_colors(
     names_colors = has_colors(value for value, _ in classes)
     if train.dims == 3 or not (names_colors if train.is_stream else any(map(_has_palettes, splits))):
         return train, val, ()
-    colored_train = change(train, "colors of palettes", _with_palette_mask)
-    colored_val = change(val, "colors of palettes", _with_palette_mask)
+    as_colors = _with_colors_of_palette if train.is_stream else _with_palette_mask
+    colored_train = change(train, "colors of palettes", as_colors)
+    colored_val = change(val, "colors of palettes", as_colors)
     if names_colors:
         return colored_train, colored_val, ()
     digests = [records.digest for records in splits]
@@ -63,22 +69,25 @@ def with_palette_colors(
 
 def _has_palettes(records: Records) -> bool:
     """Whether some of the masks are stored with a palette."""
-    return any(_palette(records, i) is not None for i in spread_indices(len(records), SAMPLED_MASKS))
+    return any(_palette(records[i]) is not None for i in spread_indices(len(records), SAMPLED_MASKS))
 
 
-def _palette(records: Records, i: int) -> tuple[str, bytes] | None:
-    record = records[i]
+def _palette(record: Record) -> tuple[str, bytes] | None:
     try:
         return stored_palette(record["target"], record["name"])
     except DataError:  # the error is reported where all masks are read
         return None
 
 
+def _palettes(records: Records) -> Iterator[tuple[str, bytes] | None]:
+    return map_indices(lambda i: _palette(records[i]), len(records))
+
+
 def _difference(splits: Sequence[Records]) -> str | None:
     """A line on two masks in which a number that both hold has different colors; None if there are none."""
     palettes: set[tuple[str, bytes]] = set()
     for records in splits:
-        palettes.update(filter(None, map_indices(partial(_palette, records), len(records))))
+        palettes.update(filter(None, _palettes(records)))
     longest = max(palettes, key=lambda palette: len(palette[1]))
     if all(kind == longest[0] and longest[1].startswith(colors) for kind, colors in palettes):
         return None

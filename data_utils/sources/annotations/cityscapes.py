@@ -12,8 +12,8 @@ import numpy as np
 
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import IMAGE_SUFFIXES, read_mask
-from data_utils.sources.annotations.layout import AnnotatedSplits, paired_folders
-from data_utils.sources.folder import DataFolder, files_below, natural_order
+from data_utils.sources.annotations.layout import AnnotatedSplits, folder_in
+from data_utils.sources.folder import DataFolder, files_below, natural_order, splits_below, wanted_splits
 from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import (
     FileRow,
@@ -57,7 +57,9 @@ def evaluated_sources(row: FileRow) -> Sources:
 
 def find_splits(folder: DataFolder) -> AnnotatedSplits | None:
     """The splits of a folder, with training ids if all masks have them; None if no split holds masks of Cityscapes."""
-    splits = paired_folders(folder.root, folder.named_splits, ("leftimg8bit",), ("gtfine",))
+    images = folder_in(folder.root, ("leftimg8bit",)) or folder.root
+    masks = folder_in(folder.root, ("gtfine",)) or folder.root
+    splits = splits_below(images, masks, wanted_splits(folder.named_splits)) or {"train": (images, masks)}
     found: dict[str, tuple[Path, Path]] = {}
     ending = TRAIN_IDS
     for split, folders in splits.items():

@@ -48,6 +48,15 @@ def test_cityscapes_classes_are_the_19_of_the_benchmark_and_other_ids_are_ignore
     assert "annotations: Cityscapes; 4 images" in check_data(config)[0]
 
 
+@pytest.mark.parametrize("folder", ["leftImg8bit", "gtFine"])
+def test_one_archive_of_cityscapes_may_be_unpacked_a_level_higher(tmp_path, folder):
+    root = cityscapes(tmp_path, "train", "val")
+    for split in ("train", "val"):
+        (root / folder / split).rename(root / split)
+    (root / folder).rmdir()
+    assert list(map(len, loaded(root))) == [2, 2]
+
+
 def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     train, _ = loaded(cityscapes(tmp_path, "train", "val", train_ids=True))
     assert isinstance(train[0]["target"], str)

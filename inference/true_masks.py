@@ -97,7 +97,9 @@ class TruthFolder:
         splits = self._data_set()
         if splits:
             finders.append(truths_of_data_set(splits, self._truth_of_record))
-        if any(records.metadata.label_sets for records in splits):
+        known = {name for name in self.output_format.section.names if not is_background(name)}
+        label_sets = chain.from_iterable(records.metadata.label_sets for records in splits)
+        if any(map(known.difference, label_sets)):
             say(
                 f"--truth {self.folder}: lists images that are labeled for some classes only, and their other classes"
                 " count as not there: leave these images out (docs/scores.md)"

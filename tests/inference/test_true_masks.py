@@ -257,16 +257,17 @@ def test_objects_of_annotations_are_the_truth_of_classes_that_overlap(tmp_path):
     np.testing.assert_array_equal(true_labels(job.truth, truths.output_format), [[2, 3, 1, 0]] * 3)
 
 
-def test_a_line_says_that_annotations_are_of_some_classes_only(tmp_path, capsys):
+@pytest.mark.parametrize(("classes", "is_said"), [(("background", "a", "b"), True), (("background", "b"), False)])
+def test_a_line_says_that_annotations_are_of_some_classes_only(tmp_path, capsys, classes, is_said):
     for name in ("a", "b"):
         Image.new("L", (4, 3)).save(tmp_path / f"{name}.png")
-        content = {"images": [{"id": 1, "file_name": f"{name}.png"}], "categories": [{"id": 1, "name": name}]}
-        content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
+        content = {"images": [{"id": 1, "file_name": f"{name}.png"}], "annotations": []}
+        content["categories"] = [{"id": 1, "name": name}, {"id": 2, "name": "b" if name == "a" else "c"}]
         (tmp_path / "annotations").mkdir(exist_ok=True)
         (tmp_path / "annotations" / f"instances_train_{name}.json").write_text(json.dumps(content))
-    truths = TruthFolder(tmp_path, MODEL, class_format(("background", "a", "b"), (0, 1, 2)))
+    truths = TruthFolder(tmp_path, MODEL, class_format(classes, range(len(classes))))
     truths.with_truths(find_jobs([str(tmp_path / "a.png")], tmp_path / "out"))
-    assert "labeled for some classes only" in capsys.readouterr().out
+    assert ("labeled for some classes only" in capsys.readouterr().out) is is_said
 
 
 def test_polygons_are_true_classes_by_their_column(tmp_path):

@@ -16,7 +16,7 @@ from runtime.files import replace_file
 from runtime.parallel import map_indices
 
 FORMAT = 3  # stands in all keys and in the fingerprints of data sets
-READING = 7  # how files are read; changing the number makes all stored values unused
+READING = 8  # how files are read; changing the number makes all stored values unused
 
 
 def cache_folder() -> Path:
@@ -85,8 +85,7 @@ def load_value(key: str | None) -> Any:
 def store_value(key: str | None, value: Any) -> None:
     """Store a value under a key, below a line with its checksum, unless the key is None or the disk raises errors.
 
-    It may be all that JSON holds, an array, or lists and dictionaries of such values, by keys that are numbers, texts
-    or tuples. Other tuples become lists.
+    It may be all that JSON holds, an array, or tuples, lists and dictionaries of such values; their keys, too.
     """
     if key is None:
         return
@@ -100,10 +99,12 @@ def store_value(key: str | None, value: Any) -> None:
 
 
 def _encode(value: Any) -> Any:
-    """For JSON, a dictionary as its items, and an array as its bytes."""
+    """For JSON, a dictionary as its items, a tuple as a list that is named so, and an array as its bytes."""
     if isinstance(value, dict):
-        return {"items": [[key, _encode(each)] for key, each in value.items()]}
-    if isinstance(value, (list, tuple)):
+        return {"items": [[_encode(key), _encode(each)] for key, each in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": list(map(_encode, value))}
+    if isinstance(value, list):
         return list(map(_encode, value))
     if not isinstance(value, np.ndarray):
         return value
@@ -117,11 +118,8 @@ def _encode(value: Any) -> Any:
 def _decode(value: dict[str, Any]) -> Any:
     """What `_encode` has made an object of JSON of."""
     if "items" in value:
-        return {_hashable(key): each for key, each in value["items"]}
+        return dict(value["items"])
+    if "tuple" in value:
+        return tuple(value["tuple"])
     stored, dtype = value["dtypes"]
     return np.frombuffer(b64decode(value["array"]), stored).reshape(value["shape"]).astype(dtype)
-
-
-def _hashable(key: Any) -> Any:
-    """A key; JSON has lists for tuples."""
-    return tuple(map(_hashable, key)) if isinstance(key, list) else key

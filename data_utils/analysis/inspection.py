@@ -140,14 +140,13 @@ class SplitInspection:
 
     @classmethod
     def restored(cls, found: dict[str, Any], records: Records) -> "SplitInspection":
-        """The inspection of records, from what was `found`; its counters and tuples have other types in the cache."""
+        """The inspection of records, from what was `found`; the cache has plain dictionaries and tuples."""
         split = cls(records, **found)
         split.contents = {Content(*content): Counter(pixels) for content, pixels in split.contents.items()}
         split.modes = Counter(split.modes)
         split.objects = Counter(split.objects)
         if found["foreground"]:
-            mean, std, _, clip, _ = found["foreground"]
-            split.foreground = Normalization(tuple(mean), tuple(std), (), clip and tuple(clip))
+            split.foreground = Normalization(*found["foreground"])
         return split
 
 

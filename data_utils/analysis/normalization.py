@@ -80,16 +80,15 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         except skipped_errors:
             return None  # the error is noted when training reads the image
 
-    def compute() -> list:
+    def compute() -> Normalization:
         with ThreadPoolExecutor(2) as pool:
             results = list(track(pool.map(measure, sample), len(sample), "measuring brightness"))
         sums = [image_sums for image_sums in results if image_sums is not None]
         mean, std = channel_statistics(sums, bool(skipped_errors))
-        return [mean, std, sorted({image_sums.pixel_type for image_sums in sums})]
+        return Normalization(mean, std, tuple(sorted({image_sums.pixel_type for image_sums in sums})))
 
     key = records.digest and digest("normalization", records.digest, windows, sample)
-    mean, std, pixel_types = map(tuple, load_or_compute(key, compute))
-    return Normalization(mean, std, pixel_types)
+    return Normalization(*load_or_compute(key, compute))
 
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:

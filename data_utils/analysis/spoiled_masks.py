@@ -124,15 +124,15 @@ def _check_folders(splits: Sequence[SplitInspection], pixels: dict[MaskValue, in
         )
 
 
-def _classes(splits: Sequence[SplitInspection]) -> dict[MaskValue, None]:
-    """The classes that `BorderCounts` finds in some masks of the splits, as keys: so the cache keeps colors tuples."""
+def _classes(splits: Sequence[SplitInspection]) -> list[MaskValue]:
+    """The classes that `BorderCounts` finds in some masks of the splits."""
     counts = BorderCounts()
     for split in splits:
         for i in _sample(split, VOLUMES if split.records.dims == 3 else MASKS):
             record = split.records[i]
             for part in mask_parts(record["target"], record["name"]):
                 counts.add(part.values)
-    return dict.fromkeys(counts.classes())
+    return counts.classes()
 
 
 def _sample(split: SplitInspection, most: int) -> list[int]:

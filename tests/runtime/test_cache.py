@@ -68,13 +68,13 @@ def test_a_damaged_file_of_the_cache_is_made_again(count, tmp_path, damage):
 
 def test_arrays_and_dictionaries_come_back_as_they_were(count):
     arrays = [np.arange(6).reshape(2, 3), np.array([-1, 2**40]), np.zeros((0, 3)), np.array([b"a", b"bc"]), np.ones(2)]
-    value = {"arrays": dict(enumerate(arrays)), (1, ("a", None)): {(0, 255, 0): 2, 7: [1, {"x": 2}]}}
+    value = {"arrays": dict(enumerate(arrays)), (1, ("a", None)): {(0, 255, 0): 2, 7: [1, {"x": (2, "y")}]}}
     store_value("k", value)
     stored = load_value("k")
     for number, array in stored.pop("arrays").items():
         np.testing.assert_array_equal(array, arrays[number], strict=True)
         assert array.flags.writeable
-    assert stored == {(1, ("a", None)): {(0, 255, 0): 2, 7: [1, {"x": 2}]}}
+    assert stored == {(1, ("a", None)): {(0, 255, 0): 2, 7: [1, {"x": (2, "y")}]}}
 
 
 def test_the_cache_lies_in_the_home_folder_by_default(count, monkeypatch, tmp_path):

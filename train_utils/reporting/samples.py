@@ -15,10 +15,12 @@ from runtime.redact import printable
 from tasks.drawing import join_in_row
 from tasks.section import Section
 from tasks.task import Scores
+from train_utils.reporting.pages import reduce_picture
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
 DRAWING = 1.5  # an image of the report takes so many times as long as one of an evaluation; a volume as long
 LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 bytes
+LARGEST_SIDE = 1024  # pixels of a picture's longer side: those of a photograph would fill the disk at each evaluation
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
 
@@ -94,14 +96,18 @@ def _worst_and_best(info: DatasetInfo, comparisons: Sequence[float]) -> list[int
 def _pictures(
     info: DatasetInfo, indices: Iterable[int], predictor: Predictor, section: Section
 ) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
-    """Yield each index with the name of its record and its pictures by label, but for records to be skipped."""
+    """Yield each index with the name of its record and its pictures by label, but for records to be skipped.
+
+    Large pictures are reduced.
+    """
     for index in indices:
         try:
             record = info.val.records[index]
             pictures = section.pictures(record, predictor.labels(record["image"], record["name"]))
         except info.config.skipped_errors:
             continue
-        yield index, record["name"], pictures
+        reduced = {label: reduce_picture(picture, LARGEST_SIDE) for label, picture in pictures.items()}
+        yield index, record["name"], reduced
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

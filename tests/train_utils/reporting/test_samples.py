@@ -24,17 +24,17 @@ from tasks.classes.scores import ClassScores
 from train_utils.reporting.samples import report_pictures, report_share, sample_panels, save_pictures
 
 
-def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:
+def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = (), shape: tuple[int, int] = (4, 6)) -> DatasetInfo:
     """Grey images of which the n-th is n all over; their masks hold 0 and 1."""
-    mask = np.zeros((4, 6), np.uint8)
+    mask = np.zeros(shape, np.uint8)
     mask[:, 3:] = 1
     records = []
     for index in range(images):
-        image = np.full((4, 6), index, np.uint8)
+        image = np.full(shape, index, np.uint8)
         records.append({"image": image, "target": Image.fromarray(mask), "name": f"i{index}"})
     listed_records = Records(ListRows(records))
     listed_records.metadata = Metadata(dims=dims)
-    split = Split(listed_records, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
+    split = Split(listed_records, np.full((images, 2), shape), dict.fromkeys(bad, "cut"))
     reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), class_pixels=(1, 1))
     config = DataConfig(on_bad_sample="skip")
     return DatasetInfo(config, split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
@@ -58,7 +58,7 @@ def test_a_run_by_the_clock_knows_how_long_its_report_takes_beside_an_evaluation
     assert report_share(data_set(images, dims), processes, takes_pictures=takes_pictures) == share
 
 
-def predictor_of(broken: str = "") -> SimpleNamespace:
+def predictor_of(broken: str = "", shape: tuple[int, int] = (4, 6)) -> SimpleNamespace:
     """A predictor of background that cannot read one image, and notes the names of the others."""
     predicted: list[str] = []
 
@@ -66,7 +66,7 @@ def predictor_of(broken: str = "") -> SimpleNamespace:
         if name == broken:
             raise ImageError(f"{name}: cut")
         predicted.append(name)
-        return np.zeros((4, 6), np.uint8)
+        return np.zeros(shape, np.uint8)
 
     return SimpleNamespace(labels=labels, predicted=predicted)
 
@@ -87,6 +87,12 @@ def scores_of(comparisons: list[float]) -> ClassScores:
 
 def test_images_that_cannot_be_used_have_no_picture():
     assert list(sample_panels(data_set(4, bad=(0, 2)), predictor_of("i3"), class_section("ab"))) == ["i1"]
+
+
+def test_pictures_of_large_images_are_reduced_to_1024_pixels():
+    shape = (1500, 3072)
+    panels = sample_panels(data_set(1, shape=shape), predictor_of(shape=shape), class_section("ab"))
+    assert panels["i0"].shape == (500, 4 * 1024 + 3 * 2, 3)  # four pictures with lines between them
 
 
 def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():

@@ -177,7 +177,8 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     """Whether Pillow gives the numbers of a page; of others it swaps bytes, cuts bits, drops bands, or opens none."""
     if page.photometric not in NUMBERS or page.dtype is None:
         return True
-    if page.compression not in PILLOW_COMPRESSIONS:
+    is_big_endian = page.parent.byteorder == ">"
+    if page.compression not in PILLOW_COMPRESSIONS or (is_big_endian and page.parent.is_bigtiff):
         return False
     samples = page.samplesperpixel
     kind = str(page.dtype)
@@ -186,9 +187,9 @@ def reads_right(page: tifffile.TiffPage) -> bool:
         return is_grey or (page.photometric == RGB and samples in (3, 4))
     if samples > 1 or page.photometric != MINISBLACK or page.bitspersample % 8:
         is_packed_grey = (samples, page.photometric, page.bitspersample) == (1, MINISBLACK, 12)
-        return is_packed_grey and page.parent.byteorder == "<" and page.compression == tifffile.COMPRESSION.NONE
+        return is_packed_grey and not is_big_endian and page.compression == tifffile.COMPRESSION.NONE
     if kind in ("int16", "int32", "float32"):
-        return page.parent.byteorder == "<" or page.compression == tifffile.COMPRESSION.NONE
+        return not is_big_endian or page.compression == tifffile.COMPRESSION.NONE
     return kind == "uint16"
 
 

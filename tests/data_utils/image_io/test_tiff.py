@@ -76,7 +76,8 @@ def write_pages(path: Path, pages: np.ndarray, planes: str, **options) -> None:
     layout = {"photometric": "rgb" if samples in (3, 4) else "minisblack", "metadata": None}
     if samples > 1:
         layout["planarconfig"] = planes
-    with tifffile.TiffWriter(path, byteorder=options.pop("byteorder")) as tiff:
+    layouts = {key: options.pop(key) for key in ("byteorder", "bigtiff")}
+    with tifffile.TiffWriter(path, **layouts) as tiff:
         for page in pages:
             pixels = np.moveaxis(page, 2, 0) if planes == "separate" else page
             tiff.write(pixels if samples > 1 else page[:, :, 0], **layout, **options)
@@ -91,7 +92,8 @@ def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, number):
         samples, planes = PLANES[(2 * turn + number) % len(PLANES)]
         byteorder = "<>"[(turn + number) % 2]
         pages = np.random.default_rng(0).integers(0, 120, (2, 20, 30, samples)).astype(dtype)
-        write_pages(path, pages, planes, byteorder=byteorder, compression=compression, **layout)
+        bigtiff = (turn + number) % 3 == 0
+        write_pages(path, pages, planes, byteorder=byteorder, bigtiff=bigtiff, compression=compression, **layout)
         colors = pages[..., :3] if samples == 4 else pages  # without alpha
         for source in (PageFile(path, 1), PageFile(path.read_bytes(), 1), PageFile(path, 1, reads_place=False)):
             assert np.array_equal(read_image(source), colors[1])

@@ -7,7 +7,7 @@ from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import AnnotatedSplits, holds_pictures
-from data_utils.sources.folder import DataFolder, files_by_stem, holds_files
+from data_utils.sources.folder import DataFolder, children, files_by_stem, holds_files
 from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
@@ -21,6 +21,7 @@ FORMATS: tuple[Callable[[DataFolder], AnnotatedSplits | None], ...] = (
     one_object_masks.find_splits,
 )
 ANNOTATION_SUFFIXES = (".json", ".txt", ".xml")
+OTHER_FOLDERS = ("labels", "label", "annotations")  # the folders of masks that may hold annotations as well
 MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 
 
@@ -39,11 +40,16 @@ def find_annotated(folder: DataFolder) -> SplitOpeners:
 def are_masks(images: Path, masks: Path) -> bool:
     """Whether a folder holds masks, of images or of volumes.
 
-    Pictures beside files of annotations are masks if most images have one of their name.
+    Pictures beside files of annotations are masks if most images have one of their name. So are those in a folder
+    called labels or annotations if the files lie in another of these folders, or above.
     """
     if not holds_pictures(masks, MASK_SUFFIXES):
         return False
-    if not holds_files(masks, ANNOTATION_SUFFIXES):
+    folders = [masks]
+    if masks.name.lower() in OTHER_FOLDERS:
+        others = children(masks.parent)
+        folders += [masks.parent, *(others[name] for name in OTHER_FOLDERS if name in others)]
+    if not any(holds_files(folder, ANNOTATION_SUFFIXES) for folder in folders):
         return True
     try:
         image_files = files_by_stem(images, "images", MASK_SUFFIXES)

@@ -132,15 +132,17 @@ def test_a_table_that_lists_no_points_is_left_alone_beside_annotations(tmp_path,
     assert len(masks([*loaded(tmp_path)[0], *loaded(tmp_path)[1]])) == 3
 
 
+@pytest.mark.parametrize("file", ["annotations/instances_default.json", "result.json"])
+@pytest.mark.parametrize("folder", ["annotations", "labels"])
 @pytest.mark.parametrize("picture", ["panoptic_default/1.png", "overview.png", "1.png"])
-def test_pictures_beside_annotations_are_no_masks_unless_most_images_have_one(tmp_path, picture):
-    write_coco(tmp_path / "annotations" / "instances_default.json", OBJECTS, tmp_path / "images")
-    (tmp_path / "annotations" / picture).parent.mkdir(exist_ok=True)
-    Image.new("L", SIZE[::-1], 9).save(tmp_path / "annotations" / picture)
+def test_pictures_beside_annotations_are_no_masks_unless_most_images_have_one(tmp_path, file, folder, picture):
+    write_coco(tmp_path / file, OBJECTS, tmp_path / "images")
+    (tmp_path / folder / picture).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", SIZE[::-1], 9).save(tmp_path / folder / picture)
     assert {mask.max() for mask in masks(loaded(tmp_path)[0]).values()} <= {0, 1, 2, 3}
-    (tmp_path / "annotations" / picture).unlink()
+    (tmp_path / folder / picture).unlink()
     for number in (1, 2, 3):
-        Image.new("L", SIZE[::-1], 9).save(tmp_path / "annotations" / f"{number}.png")
+        Image.new("L", SIZE[::-1], 9).save(tmp_path / folder / f"{number}.png")
     assert {mask.max() for mask in masks(loaded(tmp_path)[0]).values()} == {9}
 
 

@@ -31,6 +31,7 @@ from runtime.documents import read_yaml
 from runtime.errors import DataError
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+NAMES_KEY = re.compile(r"['\"]?names['\"]?\s*:")  # how the line of the class names begins in data.yaml
 KEYPOINTS = "kpt_shape"  # the key in data.yaml of data sets of poses
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
 MAX_RELATIVE_COORDINATE = 2.0  # widths of the image: a larger coordinate is in pixels
@@ -134,7 +135,7 @@ def _settings_file(root: Path) -> Path | None:
     """data.yaml if it names classes; another data.yaml is not YOLO's."""
     for name in SETTINGS:
         path = root / name
-        if path.is_file() and any(line.startswith("names:") for line in lines_of(path)):
+        if path.is_file() and any(NAMES_KEY.match(line) for line in lines_of(path)):
             return path
     return None
 
@@ -166,7 +167,7 @@ def open_records(
         listed = list(dict.fromkeys(line.strip() for line in lines_of(images) if line.strip()))
         paths, missing = find_listed(listed, partial(find_file, folders=[str(root)]), images)
         lost = [f"{name}: listed in {images.name}, but the file is missing" for name in missing]
-        folder, names = split_paths(list(paths.values()))
+        folder, names = split_paths(list(paths.values())) if paths else (root, [])
     labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     text_by_image: dict[str, str] = {}

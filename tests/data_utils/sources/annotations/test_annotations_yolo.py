@@ -77,6 +77,12 @@ SETTINGS = {  # data.yaml -> images and labels of both splits
     "no paths": (LIST, "images/{}", "labels/{}", "valid"),
     "validation": (LIST, "{}/images", "{}/labels", "validation"),
     "two folders up": ("train: ../../site/train\nval: ../../site/val\n" + LIST, "site/{}", "site/{}", "val"),
+    "quoted keys": (
+        '"train": images/train\n"val": images/val\n"names" : [car, dog]\n',
+        "images/{}",
+        "labels/{}",
+        "val",
+    ),
     "beside": ("train: train\nval: val\n" + LIST, "{}", "{}", "val"),
     "path of another machine": (
         "path: ../datasets/x\ntrain: site/train\nval: site/val\n" + LIST,
@@ -106,6 +112,13 @@ def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labe
     assert [[*masks(split)] for split in splits] == [["a.jpg", "b.jpg"], ["c.jpg"]]
     assert all(mask.any() for split in splits for mask in masks(split).values())
     assert splits[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
+
+
+def test_a_list_of_images_that_are_not_there_names_the_folder(folder):
+    (folder / "data.yaml").write_text("train: train.txt\nval: images/val\n" + LIST)
+    (folder / "train.txt").write_text("/other/x.jpg\n")
+    message = f"{folder}: 1 file without partner: /other/x.jpg: listed in train.txt"
+    assert error_of(folder).startswith(message)
 
 
 def test_images_of_training_are_not_validated_on(folder):

@@ -44,6 +44,7 @@ from runtime.parallel import map_indices
 DESCRIPTION = "dataset.json"
 SPACING = "spacing.json"
 TRAINING, VALIDATION = "training", "validation"  # keys of lists of cases in a dataset.json
+FILES_BY_CASE = "dataset"  # the key of nnU-Net's list, {case: {"images": [...], "label": ...}}
 
 
 def image_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
@@ -228,12 +229,20 @@ def _description_file(masks: Path) -> Path | None:
 
 
 def _renamed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, Files]:
-    """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name."""
+    """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name.
+
+    Raises DataError for a label of two images.
+    """
     images: dict[str, Files] = {}
     for stems, name in description.cases or ():
         has_own_name = all(re.fullmatch(re.escape(name) + "(_[0-9]{4})?", stem) for stem in stems)
         if not has_own_name and all(stem in image_files for stem in stems):
-            images[name] = tuple(image_files[stem] for stem in stems)
+            files = tuple(image_files[stem] for stem in stems)
+            if images.setdefault(name, files) != files:
+                raise DataError(
+                    f"{DESCRIPTION} lists {images[name][0]} and {files[0]} with the label {name}; give each image a"
+                    " label of its own, a copy"
+                )
     return images
 
 
@@ -266,6 +275,9 @@ def read_description(file: Path, key: str = TRAINING) -> Description:
     channels = len(names) if "channel_names" in content else None
     description = Description(tuple(sorted(classes)), modality, channels)
     entries = content.get(key)
+    by_case = content.get(FILES_BY_CASE)
+    if not entries and key == TRAINING and isinstance(by_case, dict):
+        entries = list(by_case.values())
     if not entries or not isinstance(entries, list):
         return description
     if key == VALIDATION and not (isinstance(entries[0], dict) and "label" in entries[0]):
@@ -273,7 +285,7 @@ def read_description(file: Path, key: str = TRAINING) -> Description:
     cases: list[tuple[tuple[str, ...], str]] = []
     try:
         for entry in entries:
-            images = entry.get("image", ())
+            images = entry.get("image", entry.get("images", ()))
             files = [images] if isinstance(images, str) else images
             cases.append((tuple(map(_listed_stem, files)), _listed_stem(entry["label"])))
     except (TypeError, KeyError, AttributeError) as error:

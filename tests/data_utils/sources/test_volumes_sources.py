@@ -182,6 +182,23 @@ def test_a_list_says_which_image_belongs_to_which_label(tmp_path, image, label, 
         assert record["target"].paths == (str(tmp_path / "labelsTr" / mask.format(number)),)
 
 
+def test_a_list_by_case_as_nnunet_has_it_says_which_image_belongs_to_which_label(tmp_path):
+    touch(tmp_path, "imagesTr/t1.nii.gz", "imagesTr/t2.nii.gz", "labelsTr/seg.nii.gz")
+    files = {"images": ["imagesTr/t1.nii.gz", "imagesTr/t2.nii.gz"], "label": "labelsTr/seg.nii.gz"}
+    content = {"labels": {"background": 0}, "channel_names": {"0": "MR", "1": "MR"}, "dataset": {"a": files}}
+    (tmp_path / "dataset.json").write_text(json.dumps(content))
+    (record,) = training_volumes(tmp_path)
+    assert record["image"].paths == tuple(str(tmp_path / image) for image in files["images"])
+    assert record["target"].paths == (str(tmp_path / files["label"]),)
+
+
+def test_two_images_with_one_label_in_a_list_are_refused(tmp_path):
+    touch(tmp_path, "imagesTr/a.nii.gz", "imagesTr/b.nii.gz", "labelsTr/seg.nii.gz")
+    entries = [{"image": f"imagesTr/{stem}.nii.gz", "label": "labelsTr/seg.nii.gz"} for stem in "ab"]
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"0": "background"}, "training": entries}))
+    assert "dataset.json lists a.nii.gz and b.nii.gz with the label seg" in loading_error(tmp_path)
+
+
 def test_a_list_may_have_the_name_that_monai_gives_it(tmp_path):
     write_decathlon(tmp_path)
     (tmp_path / "dataset.json").rename(tmp_path / "dataset_0.json")

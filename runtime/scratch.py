@@ -1,5 +1,6 @@
 """Arrays of any size: small ones in memory, large ones in files without a name, mapped into memory."""
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -9,11 +10,12 @@ from tempfile import TemporaryFile
 import numpy as np
 
 IN_MEMORY = 2**22  # bytes of an array that needs no file
+NO_MAPPING = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)  # of file systems that map or reserve no files (FUSE)
 ROWS = 64  # rows of an image that are in memory together
 
 
 def zeros(shape: Sequence[int], dtype: np.dtype | str, folder: Path | None) -> np.ndarray:
-    """An array of zeros, in a file of `folder` if it is large; always in memory if that is None.
+    """An array of zeros, in a file of `folder` if it is large; in memory if that is None, or maps no files.
 
     Raises OSError if the disk is full: a page of a mapped file that finds no place later would end the process.
     """
@@ -21,11 +23,16 @@ def zeros(shape: Sequence[int], dtype: np.dtype | str, folder: Path | None) -> n
     if folder is None or size <= IN_MEMORY:
         return np.zeros(shape, dtype)
     with TemporaryFile(dir=folder) as file:  # the mapping keeps the file until the array is gone
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
-        return np.memmap(file, dtype, "r+", shape=tuple(shape))
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return np.memmap(file, dtype, "r+", shape=tuple(shape))
+        except OSError as error:
+            if error.errno not in NO_MAPPING:
+                raise
+    return np.zeros(shape, dtype)
 
 
 def release(*arrays: np.ndarray | None) -> None:

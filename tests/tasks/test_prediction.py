@@ -3,6 +3,10 @@
 Modules: tasks/prediction.py, runtime/scratch.py.
 """
 
+import errno
+import os
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +100,19 @@ def test_a_large_prediction_lies_in_a_file_that_is_gone_with_it(two_images, tmp_
     assert isinstance(labels, np.memmap)
     assert list(tmp_path.iterdir()) == []
     assert (labels == decode_strips(Objects(), [two_images[0]], (4, 5), "a").labels).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="for systems that reserve files")
+@pytest.mark.parametrize(("number", "fails"), [(errno.ENODEV, False), (errno.EOPNOTSUPP, False), (errno.ENOSPC, True)])
+def test_a_large_prediction_is_in_memory_where_the_file_system_maps_no_files(tmp_path, monkeypatch, number, fails):
+    def fail(*_: object) -> None:
+        raise OSError(number, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(OSError, match="full") if fails else nullcontext():
+        array = scratch.zeros((3000, 3000), "uint8", tmp_path)
+        assert not isinstance(array, np.memmap)
+        assert array.shape == (3000, 3000)
 
 
 def test_of_a_single_class_all_is_sure():

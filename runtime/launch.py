@@ -52,7 +52,7 @@ def explained_launch() -> Iterator[None]:
         yield
     except UserError:
         raise
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # of numbers, and of packages such as DeepSpeed
         raise LaunchError(
             f"the environment of this launch cannot be used: {one_line(error)}; start by accelerate launch or torchrun,"
             " which set WORLD_SIZE, RANK and the others, or unset them"

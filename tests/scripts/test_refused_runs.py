@@ -46,8 +46,16 @@ def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp
     assert "accelerate launch --config_file accelerate_configs/" in errors[0]
 
 
+ENVIRONMENTS = {
+    "WORLD_SIZE": "x",
+    "LOCAL_RANK": "0",
+    "ACCELERATE_USE_CPU": "maybe",
+    "ACCELERATE_USE_MEGATRON_LM": "true",  # which is not installed
+}
+
+
 @pytest.mark.parametrize("script", ["train.py", "predict.py --model MODEL --input MODEL --output out"])
-@pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", "x"), ("LOCAL_RANK", "0"), ("ACCELERATE_USE_CPU", "maybe")])
+@pytest.mark.parametrize(("name", "value"), ENVIRONMENTS.items())
 def test_an_environment_that_no_launcher_makes_is_one_line(fails_with, script, name, value):
     result = launch(*script.split(), env={name: value})
     fails_with(result, "the environment of this launch cannot be used: ", 1)

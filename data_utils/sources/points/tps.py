@@ -51,13 +51,14 @@ def read(file: Path) -> PointTable:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
     entries: dict[str, ImagePoints] = {}
     for start, end in pairwise([*starts, len(lines)]):
-        number, _ = lines[start]
-        _add_specimen(entries, [line for _, line in lines[start:end]], file, f"{file}, line {number}")
+        _add_specimen(entries, lines[start:end], file)
     return PointTable("tps", 2, list(entries.values()), PIXELS_UPWARD)
 
 
-def _add_specimen(entries: dict[str, ImagePoints], lines: Sequence[str], file: Path, location: str) -> None:
+def _add_specimen(entries: dict[str, ImagePoints], numbered_lines: Sequence[tuple[int, str]], file: Path) -> None:
     """Add the points of an image: how many there are, a line for each, and fields, between which curves may stand."""
+    numbers, lines = zip(*numbered_lines, strict=True)
+    location = f"{file}, line {numbers[0]}"
     count = lines[0].partition("=")[2].strip()
     rows = list(takewhile(lambda line: "=" not in line, lines[1:]))
     if count != str(len(rows)):
@@ -77,7 +78,7 @@ def _add_specimen(entries: dict[str, ImagePoints], lines: Sequence[str], file: P
         notes = [""] * len(rows)
     entry = entries.setdefault(image, ImagePoints(str(file), image))
     for index, (row, note) in enumerate(zip(rows, notes, strict=True), 1):
-        point_location = f"{location}: point {index}"
+        point_location = f"{file}, line {numbers[index]}: point {index}"
         position = _read_row(row, point_location)
         certainty = read_note(note, location)
         if certainty is not None:

@@ -46,7 +46,7 @@ def test_a_point_beyond_the_border_is_written_on_it(tmp_path):
         ("\nLM=2\n1 2\nIMAGE=a.png\n", "line 2: '2' points are to follow, but there are 1; is the file cut off"),
         ("LM=2\n1 2\n3 4\n", "no IMAGE= and no ID=; is the file cut off"),
         ("LM=1\n1 1e300\nID=a\n", "1e300 is not within"),
-        ("LM=2\n1 2\n1 x\nID=a\n", "line 1: point 2: 'x' is no coordinate"),
+        ("LM=2\n1 2\n\n1 x\nID=a\n", "line 4: point 2: 'x' is no coordinate"),
         ("LM=1\n1\nID=a\n", "has 1 coordinates"),
         ("LM=1\n1 2\nID=a\nLM=1\n1 2\nID=a\n", "two points '1'; several animals"),
         ("\0\1", "has no line LM="),

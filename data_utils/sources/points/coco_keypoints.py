@@ -69,6 +69,7 @@ def to_table(file: CocoFile) -> PointTable | None:
     """The points of a file; None if none of its objects has keypoints."""
     used = {found["category_id"] for found in file.all_objects}
     named = [entry for key, entry in file.categories.items() if key in used and entry.get("keypoints")]
+    named = named or _numbered_categories(file)
     if not named:
         return None
     if len(named) > 1:
@@ -99,6 +100,16 @@ def to_table(file: CocoFile) -> PointTable | None:
             _add_keypoints(entry, names, found)
         entries.append(entry)
     return PointTable("coco", 2, entries, names=tuple(names))
+
+
+def _numbered_categories(file: CocoFile) -> list[Entry]:
+    """The categories of objects whose keypoints have no names, as of MMPose's faces, with 1, 2, ... as names."""
+    numbers: dict[Any, list[int]] = {}
+    for found in file.all_objects:
+        keypoints = found.get("keypoints")
+        if isinstance(keypoints, list) and any(keypoints):
+            numbers[found["category_id"]] = list(range(1, len(keypoints) // 3 + 1))
+    return [file.categories[key] | {"keypoints": names} for key, names in numbers.items() if key in file.categories]
 
 
 def _add_keypoints(entry: ImagePoints, names: Sequence[str], found: Entry) -> None:

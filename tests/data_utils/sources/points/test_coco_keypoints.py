@@ -113,6 +113,12 @@ def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_pat
     assert [entry.size for entry in table.entries] == [SIZE]
 
 
+def test_keypoints_without_names_are_numbered(tmp_path):
+    face = COCO_CATEGORY | {"keypoints": []}  # as MMPose's faces
+    (tmp_path / "annotations.json").write_text(coco_text(categories=[face]))
+    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == ("1", "2", "3")
+
+
 def test_written_points_are_keypoints_of_one_object_of_coco_whose_score_is_their_mean_confidence(tmp_path):
     positions = np.array([[[2.0, 9.0], [5.0, 4.0], [1.0, 90.0]]])
     points = ("coco", "abc", ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]))

@@ -132,12 +132,21 @@ def _listed_splits(settings: Path, content: dict[str, Any], named_splits: Sequen
 
 
 def _settings_file(root: Path) -> Path | None:
-    """data.yaml if it names classes; another data.yaml is not YOLO's."""
-    for name in SETTINGS:
-        path = root / name
-        if path.is_file() and any(NAMES_KEY.match(line) for line in lines_of(path)):
-            return path
-    return None
+    """data.yaml, or beside labels/ the only YAML file that names classes, as coco8-seg.yaml.
+
+    Another data.yaml is not YOLO's.
+    """
+    files = list(filter(_names_classes, [root / name for name in SETTINGS]))
+    has_labels = any((folder / "labels").is_dir() for folder in (root, root / "train"))
+    if not files and has_labels and not (root / NAMES).is_file():
+        others = list(filter(_names_classes, root.glob("*.y*ml")))
+        files = others if len(others) == 1 else []
+    return files[0] if files else None
+
+
+def _names_classes(file: Path) -> bool:
+    """Whether a YAML file names classes."""
+    return file.is_file() and any(NAMES_KEY.match(line) for line in lines_of(file))
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -221,6 +221,8 @@ def test_classes_that_overlap_have_a_bit_each(folder, bit_of_value, truths):
     assert not unknown.any()
 
 
-def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):
-    (folder / "data.yaml").rename(folder / "coco8-seg.yaml")
+def test_the_only_file_that_names_classes_may_have_any_name(folder):
+    (folder / "data.yaml").rename(folder / "coco8-seg.yaml")  # as Ultralytics calls its own
+    assert masks(loaded(folder)[1])["d.jpg"].max() == 2
+    (folder / "other.yaml").write_text(LIST)
     assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(folder)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -320,6 +321,12 @@ def _remedy(folder: Path, lacking: Sequence[str], names: Sequence[str]) -> str:
         other = file_by_stem.setdefault(os.path.splitext(name)[0], name)
         if other != name:
             remedy += f"; {other} and {name} have one name: move the images to images/ and the masks to masks/"
+            break
+    for stem, longer in pairwise(sorted(file_by_stem)):
+        suffix = longer.removeprefix(stem)
+        if suffix != longer and suffix[0] in "_-. ":  # a.jpg and a_1stHO.png
+            mask, image = file_by_stem[longer], file_by_stem[stem]
+            remedy += f"; if {mask} is the mask of {image}, give --mask-suffix={shlex.quote(suffix)}"
             break
     texts = {f"{stem}.txt" for stem in file_by_stem}
     if not texts.isdisjoint(names):

@@ -111,6 +111,7 @@ REFUSED = {
     ),
     "s0/ct.nii s0/segmentations/liver.nii s1/segmentations/liver.nii": "s1: has not exactly one volume",
     "a.jpg a.png b.jpg b.png": "a.jpg and a.png have one name: move the images to images/ and the masks to masks/",
+    "a.jpg a_1stHO.png a_2ndHO.png": "if a_1stHO.png is the mask of a.jpg, give --mask-suffix=_1stHO",
     "raw/a.png labels/a.png": "if raw/ holds the images, rename it to images/",
     "images/a.png outlines/a.png more/a.png": "if more/ or outlines/ hold the masks, rename it to masks/",
     "data/train/images/a.png data/train/masks/a.png": "/data?",

@@ -203,4 +203,6 @@ def fill_runs(runs: np.ndarray, picture: Image.Image, value: int) -> None:
     right = -(-ends[reached[-1]] // height)
     ends = ends.clip(left * height, right * height)  # only columns that are reached are made
     columns = np.repeat(255 * is_inside, np.diff(ends, prepend=left * height)).reshape(right - left, height)
-    picture.paste(value, (int(left), 0), Image.fromarray(np.ascontiguousarray(columns.T)))
+    rows = np.flatnonzero(columns.any(axis=0))  # to paste all rows would take five times as long
+    top, bottom = int(rows[0]), int(rows[-1]) + 1
+    picture.paste(value, (int(left), top), Image.fromarray(np.ascontiguousarray(columns[:, top:bottom].T)))

@@ -12,22 +12,40 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 
 import argparse
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from data_utils.image_io.resize import resize_mask
 from inference.output_folder import make_folder
 from runtime.cli import Arguments, check_free
 from runtime.console import counted, say
 from runtime.device import best_device
+from runtime.documents import write_row
 from runtime.errors import DataError, SettingsError, UserError
+from runtime.files import replace_file
 from runtime.script import run_script
 from runtime.settings import reader
+from tasks import TASKS
+from tasks.classes.loss import Classes
+from tasks.drawing import outline_areas
+from tasks.section import read_example
+from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.review.calibration import calibrate_run
-from train_utils.review.page import LIST, PAGE, TABLE, write_review
-from train_utils.review.reviews import review_runs
+from train_utils.review.reviewed_masks import disagreeing_areas
+from train_utils.review.reviews import MaskReview, review_runs
 
-WORST_SHOWN = 10  # images that are named on the terminal
+PAGE = "review.html"
+TABLE = "review.csv"
+LIST = "suspicious.txt"
+TITLES = ("image", "score", "areas", "missing", "problems", "runs")
+WORST_NAMED = 10  # images that are named on the terminal
+WORST_SHOWN = 40  # images on the page
+LABELS = ("image", "mask", "prediction", "where they disagree")
+OUTLINE = (255, 221, 0)  # yellow: errors are red
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -57,7 +75,7 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         say(line)
     if not reviews:
         raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
-    for review in reviews[:WORST_SHOWN]:
+    for review in reviews[:WORST_NAMED]:
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
     try:
         write_review(output, reviews, lines)
@@ -65,6 +83,57 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         raise SettingsError(f"--output {output} cannot be written ({error.strerror}); choose another") from error
     suspicious = counted(sum(bool(review.problems) for review in reviews), "looks", "look")
     say(f"{counted(len(reviews), 'mask')} reviewed, {suspicious} wrong; page in {output / PAGE}")
+
+
+def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
+    """Write the table of all masks, the list of suspicious ones and the page of the worst. Raises OSError."""
+    text = io.StringIO()
+    write_row(text, TITLES)
+    for review in reviews:
+        numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
+        write_row(text, (review.name, *numbers, "; ".join(review.problems), review.run.name))
+    suspicious = [review.name for review in reviews if review.problems]
+    header = "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude"
+    for name, content in ((TABLE, text.getvalue()), (LIST, "\n".join([header, *suspicious, ""]))):
+        with replace_file(folder / name) as file:
+            file.write(content.encode())
+    shown = reviews[:WORST_SHOWN]
+    views = {}
+    for number, review in enumerate(shown):
+        for title, pictures in draw_review(review).items():
+            views[number, title] = pictures
+    counts = {"count": len(reviews), "suspicious": len(suspicious)}
+    write_html(folder / PAGE, "review.html.jinja", views, **counts, lines=lines, reviews=shown)
+
+
+def draw_review(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
+    """The pictures by label, (H, W, 3) uint8, of an image, "", or of each of the worst slices of a volume."""
+    reader = review.run.info.reader
+    section = TASKS[Classes.name].section(reader)
+    record = review.run.info.val.records[review.index]
+    prediction = review.run.predictor.labels(record["image"], record["name"])
+    image, target, spacing = read_example(record, reader)
+    example = [image, reader.shown_truth(target), prediction]
+    views = {}
+    for part in review.slices:
+        title = ""
+        planes = example
+        if spacing is not None:
+            title = f"slice {part.number}"
+            planes = [axial_slice(volume[part.number], spacing) for volume in example]
+        pictures = [reduce_picture(picture) for picture in section.views(*planes).values()]
+        areas = disagreeing_areas(planes[2], planes[1])
+        pictures[-1] = outline_areas(pictures[-1], areas, OUTLINE)
+        views[title] = dict(zip(LABELS, pictures, strict=True))
+    return views
+
+
+def axial_slice(plane: np.ndarray, spacing: Sequence[float]) -> np.ndarray:
+    """A slice (H, W[, C]) of a volume with square pixels: anterior is up, and the patient's right is on the left."""
+    _, row, column = spacing
+    finest = min(row, column)
+    size = (round(plane.shape[0] * row / finest), round(plane.shape[1] * column / finest))
+    return resize_mask(plane, size)[::-1, ::-1]
 
 
 def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device) -> None:

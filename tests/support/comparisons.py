@@ -8,7 +8,7 @@ import numpy as np
 
 import compare
 from support.in_process import run_main
-from train_utils.comparison.recipes import Recipe, group_runs, read_runs
+from train_utils.comparison.recipes import Recipes, group_runs, read_runs
 
 FLAGS = {"dataset": "photos", "plan": "none", "learning_rate": 0.001, "epochs": 3, "fold": None, "num_workers": 2}
 IDENTITY = {"task": "classes", "classes": ["a", "b"], "data set": "40 + 10 images (abc)"}
@@ -60,8 +60,8 @@ def write_seeds(folder: Path, name: str, gains: list[float], **flags) -> list[Pa
     return runs
 
 
-def recipes_of(folders: list[Path]) -> list[Recipe]:
-    """The recipes of runs, the best first."""
+def recipes_of(folders: list[Path]) -> Recipes:
+    """The recipes of runs by label, the best first."""
     runs, _ = read_runs(folders)
     return group_runs(runs)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
+from string import ascii_uppercase
 from typing import Any
 
 from runtime.console import counted
@@ -34,8 +35,7 @@ class RecordedRun:
         score: the score of the best evaluation, by which models are compared.
         best_step: the step of the best evaluation.
         image_scores: the score of each validation image at that step; empty if the run has not saved them.
-        steps: the last step that was logged.
-        is_finished: whether these are all its steps.
+        is_finished: whether the run has made all its steps.
     """
 
     folder: Path
@@ -44,7 +44,6 @@ class RecordedRun:
     score: float
     best_step: int
     image_scores: Mapping[str, float]
-    steps: int
     is_finished: bool
 
     @property
@@ -53,9 +52,9 @@ class RecordedRun:
         return self.settings.identity["task"]
 
     @property
-    def basis(self) -> tuple[str, Any]:
-        """The task and the classes; scores of runs with others mean something else."""
-        return self.task, self.settings.identity.get("classes")
+    def classes(self) -> Any:
+        """What tells the classes of the run from others; scores of runs with others mean something else."""
+        return self.settings.identity.get("classes")
 
     @property
     def compared_by(self) -> str:
@@ -68,6 +67,10 @@ class RecordedRun:
         flags = self.settings.flags
         fold = f"fold {flags['fold']}, " if flags.get("fold") else ""
         return f"{fold}seed {flags.get('seed')}"
+
+
+# by label, A, B and so on: finished runs that differ by seed and fold alone, or one run that has not finished
+Recipes = Mapping[str, Sequence[RecordedRun]]
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
@@ -100,11 +103,14 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     if damaged:
         text = counted(damaged, "line of metrics.jsonl is", "lines of metrics.jsonl are")
         remarks.append(f"{text} damaged and left out")
-    best_step, score = _best(records, TASKS[settings.identity["task"]].task.scores.score_key())
-    steps = records[-1]["step"]
+    key = TASKS[settings.identity["task"]].task.scores.score_key()
+    evaluations = [(step, score) for step, score in series(records, key) if 0 <= score <= 1]
+    if not evaluations:
+        raise DataError("the run has no evaluation yet")
+    best_step, score = max(evaluations, key=itemgetter(1))  # the first of equal ones, as the run itself keeps it
     is_finished = (folder / FINISHED_FILE).is_file()
     if not is_finished:
-        progress = f"step {steps:,}"
+        progress = f"step {records[-1]['step']:,}"
         if settings.total_steps:
             progress += f" of {settings.total_steps:,}"
         remarks.append(f"the run has not finished ({progress}); it is shown, and left out of the differences")
@@ -113,7 +119,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         image_scores = read_image_scores(folder)
     except (OSError, ValueError) as error:
         remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
-    return RecordedRun(folder, settings, records, score, best_step, image_scores, steps, is_finished), remarks
+    return RecordedRun(folder, settings, records, score, best_step, image_scores, is_finished), remarks
 
 
 def read_settings(folder: Path) -> RunSettings:
@@ -132,58 +138,38 @@ def read_settings(folder: Path) -> RunSettings:
     return settings
 
 
-def _best(records: Sequence[LogRecord], key: str) -> tuple[int, float]:
-    """Step and score of the best evaluation: the first of equal ones, as the run itself keeps it."""
-    evaluations = [(step, score) for step, score in series(records, key) if 0 <= score <= 1]
-    if not evaluations:
-        raise DataError("the run has no evaluation yet")
-    return max(evaluations, key=itemgetter(1))
-
-
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """Finished runs that differ by seed and fold alone, or one run that has not finished.
-
-    Args:
-        label: A, B and so on.
-    """
-
-    label: str
-    runs: Sequence[RecordedRun]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the runs of the recipe have made all their steps."""
-        return all(run.is_finished for run in self.runs)
-
-
-def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
-    """The recipes of runs, whatever their order: those of one task stand together, the highest mean score first.
-
-    Runs of a recipe differ by nothing but seed and fold, and by what the plan has chosen for both: that depends on the
-    training images, which differ between folds.
-    """
-    finished: dict[str, list[RecordedRun]] = defaultdict(list)
+def group_runs(runs: Iterable[RecordedRun]) -> Recipes:
+    """The recipes of runs: those of one task stand together, the highest mean score first."""
+    groups: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
-        if run.is_finished:
-            finished[_key(run)].append(run)
-    groups = [*finished.values(), *([run] for run in runs if not run.is_finished)]
-    groups.sort(key=lambda group: (group[0].task, -mean(run.score for run in group)))
-    return [Recipe(_label(index), group) for index, group in enumerate(groups)]
+        key = _recipe_key(run) if run.is_finished else str(run.folder)
+        groups[key].append(run)
+    recipes = {}
+    ordered = sorted(groups.values(), key=lambda group: (group[0].task, -mean(run.score for run in group)))
+    for index, group in enumerate(ordered):
+        repeats, letter = divmod(index, len(ascii_uppercase))
+        recipes[ascii_uppercase[letter] * (1 + repeats)] = group  # AA comes after Z
+    return recipes
 
 
-def _key(run: RecordedRun) -> str:
-    """A text that is equal for runs of one task, with the same classes and settings but for those of the plan."""
-    planned = _planned_settings(run)
+def _recipe_key(run: RecordedRun) -> str:
+    """A text that is equal for runs of one task and of the same classes that differ by nothing but seed and fold.
+
+    What the plan has chosen for both may differ: it depends on the training images, which differ between folds.
+    """
+    planned: set[str] = set()
+    if run.settings.flags.get("plan") == "auto":
+        typed = {flag.replace("-", "_") for flag in FLAG.findall(run.settings.run.get("command", ""))}
+        planned = set(UNPLANNED) - typed
     compared = []
     for name, value in sorted(_settings(run).items()):
         if value is not None and name not in planned:  # None is the same as a flag that is not recorded
             compared.append((name, value))
-    return repr((run.basis, sorted(planned), compared))
+    return repr((run.task, run.classes, sorted(planned), compared))
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
@@ -193,62 +179,41 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
     return settings | {"precision": run.settings.profile.get("mixed_precision")}
 
 
-def _planned_settings(run: RecordedRun) -> set[str]:
-    """The settings that the plan has chosen, since the command does not give them."""
-    if run.settings.flags.get("plan") != "auto":
-        return set()
-    typed = set()
-    for flag in FLAG.findall(run.settings.run.get("command", "")):
-        typed.add(flag.replace("-", "_"))
-    return set(UNPLANNED) - typed
-
-
-def _label(index: int) -> str:
-    """A to Z, then AA, AB and so on."""
-    letter = chr(ord("A") + index % 26)
-    if index < 26:
-        return letter
-    return _label(index // 26 - 1) + letter
-
-
-def recipe_table(recipes: Sequence[Recipe]) -> Table:
+def recipe_table(recipes: Recipes) -> Table:
     """A row for each recipe."""
     rows = []
-    for recipe in recipes:
-        runs = recipe.runs
+    for label, runs in recipes.items():
         scores = [run.score for run in runs]
         cells = {
-            "runs": str(len(runs)) if recipe.is_finished else "unfinished",
+            "runs": str(len(runs)) if runs[0].is_finished else "unfinished",
             "score": runs[0].compared_by,
             "mean": f"{mean(scores):.4f}",
             "spread": f"{stdev(scores):.4f}" if len(scores) > 1 else "n/a",
             "lowest": f"{min(scores):.4f}",
             "highest": f"{max(scores):.4f}",
             "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
-            "best step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
+            "best step": _distinct(f"{run.best_step:,} of {run.records[-1]['step']:,}" for run in runs),
             "seeds or folds": _distinct((run.replicate for run in runs), "; "),
             "folders": _distinct(str(run.folder) for run in runs),
         }
-        rows.append((recipe.label, cells))
+        rows.append((label, cells))
     return Table("Recipes", "recipe", [Column(title, title, "") for title in rows[0][1]], rows)
 
 
-def settings_table(recipes: Sequence[Recipe]) -> Table:
+def settings_table(recipes: Recipes) -> Table:
     """The settings and versions that differ between recipes, with a column for each recipe."""
     texts: dict[str, dict[str, list[str]]] = {}  # of each setting in each recipe
-    for recipe in recipes:
-        for run in recipe.runs:
-            versions = {name: run.settings.run[name] for name in VERSIONS if name in run.settings.run}
+    for label, runs in recipes.items():
+        for run in runs:
+            versions = {name: run.settings.run.get(name) for name in VERSIONS}
             for name, value in (_settings(run) | versions).items():
-                texts.setdefault(name, {}).setdefault(recipe.label, []).append(plain_text(value))
+                texts.setdefault(name, {}).setdefault(label, []).append(plain_text(value))
     rows = []
     for name, by_recipe in texts.items():
-        cells = {recipe.label: _distinct(by_recipe.get(recipe.label, ["-"]), " / ") for recipe in recipes}
+        cells = {label: _distinct(by_recipe.get(label, ["-"]), " / ") for label in recipes}
         if len(set(cells.values())) > 1:
             rows.append((name.replace("_", " "), cells))
-    return Table(
-        "Settings that differ", "setting", [Column(recipe.label, recipe.label, "") for recipe in recipes], rows
-    )
+    return Table("Settings that differ", "setting", [Column(label, label, "") for label in recipes], rows)
 
 
 def _distinct(texts: Iterable[str], separator: str = ", ") -> str:

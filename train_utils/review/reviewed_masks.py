@@ -51,7 +51,7 @@ class Area:
     label: str
     pixels: int
     probability: float
-    agrees: bool
+    agrees: bool = True
     text: str | None = None
     confidence: float = 0.0
 
@@ -121,39 +121,27 @@ def compare_areas(
     """
     prediction = probabilities.argmax(axis=0)
     is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
-    for index, inside in _class_areas(mask, len(names), background):
-        seen, agrees = _most_frequent(prediction[inside], index)
-        area = Area(True, names[index], len(inside[0]), float(probabilities[seen][inside].mean()), agrees)
-        if not agrees:
-            is_other = seen != background
-            problem = f"looks like {names[seen]}" if is_other else "is not seen in the image"
-            area.text = f"{_title(area, inside)} {problem}"
-            is_told[inside] = is_other
-        yield area
-    for index, inside in _class_areas(prediction, len(names), background):
-        labels = mask[inside][mask[inside] != IGNORE_INDEX]
-        if not len(labels):
-            continue
-        label, agrees = _most_frequent(labels, index)
-        area = Area(False, names[index], len(inside[0]), float(probabilities[index][inside].mean()), agrees)
-        if not agrees and is_told[inside].mean() < MOST_OF:
-            there = f", which has {names[label]} there" if label != background else ""
-            area.text = f"{_title(area, inside)} is missing in the mask{there}"
-        yield area
-
-
-def _title(area: Area, inside: Pixels) -> str:
-    row, column = int(inside[0].mean()), int(inside[1].mean())
-    return f"{area.label} of {area.pixels:,} pixels at row {row}, column {column}"
-
-
-def _most_frequent(classes: np.ndarray, index: int) -> tuple[int, bool]:
-    """The most frequent class of an area in the other picture, and whether that picture has class `index` there.
-
-    With many classes, one of less than a tenth may still be the most frequent one.
-    """
-    most_frequent = int(np.bincount(classes).argmax())
-    return most_frequent, most_frequent == index or bool((classes == index).mean() >= UNSEEN)
+    for in_mask, picture, other in ((True, mask, prediction), (False, prediction, mask)):
+        for index, inside in _class_areas(picture, len(names), background):
+            classes = other[inside][other[inside] != IGNORE_INDEX]
+            if not len(classes):
+                continue
+            found = int(np.bincount(classes).argmax())
+            seen = found if in_mask else index
+            probability = float(probabilities[seen][inside].mean())
+            area = Area(in_mask, names[index], len(inside[0]), probability)
+            # with many classes, one of less than a tenth may still be the most frequent one
+            area.agrees = found == index or bool((classes == index).mean() >= UNSEEN)
+            row, column = int(inside[0].mean()), int(inside[1].mean())
+            title = f"{area.label} of {area.pixels:,} pixels at row {row}, column {column}"
+            if in_mask and not area.agrees:
+                is_told[inside] = found != background
+                problem = "is not seen in the image" if found == background else f"looks like {names[found]}"
+                area.text = f"{title} {problem}"
+            elif not area.agrees and is_told[inside].mean() < MOST_OF:
+                there = "" if found == background else f", which has {names[found]} there"
+                area.text = f"{title} is missing in the mask{there}"
+            yield area
 
 
 def _class_areas(picture: np.ndarray, classes: int, background: int | None) -> Iterator[tuple[int, Pixels]]:

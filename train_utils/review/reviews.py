@@ -1,9 +1,8 @@
-"""The masks of the validation images of runs, each reviewed by the models that have not trained on it."""
+"""The masks of the validation images of runs, each reviewed by a model that has not trained on it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -94,14 +93,20 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
         yield run.predictor(image, name).probabilities, reader.shown_truth(target)
 
 
-class Slice(NamedTuple):
-    """A slice of a volume, counted from below, or an image: its areas, probabilities (classes, H, W), mask (H, W)."""
+class ReviewedSlice(NamedTuple):
+    """What a model says of the mask of an image, or of a slice of a volume.
+
+    Args:
+        number: of the slice, counted from below.
+        score, area_share, shift: as `mask_score`, `area_share` and `best_shift` give them.
+        areas: those on which mask and model do not agree.
+    """
 
     number: int
     score: float
-    areas: list[Area]
-    probabilities: np.ndarray
-    mask: np.ndarray
+    area_share: float
+    shift: tuple[int, int] | None
+    areas: Sequence[Area]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,40 +115,54 @@ class MaskReview:
 
     Args:
         index: the number of the image among the validation images of the run.
-        slices: the numbers of the slices that look worst, the worst first; an image is a volume of one slice.
-        score: the mean over these slices of `mask_score`, in 0..1, low if the mask looks wrong.
-        area_share: the mean over these slices of `area_share`, in 0..1, high if whole areas look wrong.
-        areas: the areas in these slices on which mask and model do not agree.
-        shifts: how the mask, or the masks of slices, have to be moved, in words.
+        slices: the slices that look worst, the worst first; an image is a volume of one slice.
         equal_to: an image with the same content that the model has trained on, if there is one.
     """
 
     name: str
     run: ReviewedRun
     index: int
-    slices: Sequence[int]
-    score: float
-    area_share: float
-    areas: Sequence[Area]
-    shifts: Sequence[str]
+    slices: Sequence[ReviewedSlice]
     equal_to: str | None = None
+
+    @property
+    def score(self) -> float:
+        """In 0..1, low if the mask looks wrong."""
+        return mean(part.score for part in self.slices)
+
+    @property
+    def area_share(self) -> float:
+        """In 0..1, high if whole areas look wrong."""
+        return mean(part.area_share for part in self.slices)
 
     @property
     def missing(self) -> float:
         """The confidence, in 0..1, that the mask lacks the likeliest of the objects that it may lack."""
-        return max((area.confidence for area in self.areas if not area.in_mask), default=0.0)
+        highest = 0.0
+        for part in self.slices:
+            for area in part.areas:
+                if not area.in_mask:
+                    highest = max(highest, area.confidence)
+        return highest
 
     @property
     def problems(self) -> list[str]:
         """The likely mistakes in words, the surest first."""
-        problems = []
-        for area in sorted(self.areas, key=attrgetter("confidence"), reverse=True):
-            if area.text and area.confidence >= MIN_CONFIDENCE:
-                problems.append(f"{area.text} ({area.confidence:.0%} sure)")
-        problems += self.shifts
+        findings = []
+        others = []
+        for part in self.slices:
+            place = f"slice {part.number}: " if self.run.has_volumes else ""
+            for area in part.areas:
+                if area.text and area.confidence >= MIN_CONFIDENCE:
+                    findings.append((area.confidence, f"{place}{area.text} ({area.confidence:.0%} sure)"))
+            if part.shift is not None:
+                rows, columns = part.shift
+                moved = f"moved by {rows:+d} rows and {columns:+d} columns"
+                others.append(f"{place}the mask fits better when it is {moved}")
         if self.equal_to is not None:
-            problems.append(f"the image is equal to the training image {self.equal_to}")
-        return problems
+            others.append(f"the image is equal to the training image {self.equal_to}")
+        findings.sort(key=itemgetter(0), reverse=True)
+        return [text for _, text in findings] + others
 
 
 def review_runs(
@@ -179,57 +198,36 @@ def review_runs(
             if index in val.bad or name in reviews:
                 continue
             try:
-                review = review_mask(run, index, areas, equal_names.get(name))
+                slices = worst_slices(run, index, areas)
             except DataError as error:
                 lines.append(f"{error}; it is left out")
                 continue
-            if review is not None:
-                reviews[name] = review
+            if slices:
+                reviews[name] = MaskReview(name, run, index, slices, equal_names.get(name))
     rate_areas(areas)
     return worst_first(list(reviews.values())), lines
 
 
-def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: str | None) -> MaskReview | None:
-    """The review of a mask by a run; None if nothing of it is labeled. All areas are added to `all_areas`."""
+def worst_slices(run: ReviewedRun, index: int, all_areas: list[Area]) -> list[ReviewedSlice]:
+    """The slices of a record that look worst, none if nothing is labeled. All areas are added to `all_areas`."""
     assert isinstance(run.predictor.task, Classes)  # `open_reviewed_run` refuses all others
     background = run.predictor.task.background
-    worst: list[Slice] = []
+    worst: list[tuple[float, int, list[Area], np.ndarray, np.ndarray]] = []
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
         areas = list(compare_areas(probabilities, mask, run.info.reader.class_names, background))
         all_areas += areas
         score = mask_score(probabilities, mask)
-        if score is None:
-            continue
-        # a copy, which does not keep the slices beside it in memory
-        worst.append(Slice(number, score, areas, probabilities.copy(), mask))
-        worst.sort(key=attrgetter("score"))
-        del worst[WORST_SLICES:]
-    if not worst:
-        return None
-    shifts = []
-    suspicious = []
-    for scored in worst:
-        place = f"slice {scored.number}: " if run.has_volumes else ""
-        for area in scored.areas:
-            if area.text:
-                area.text = place + area.text
-            if not area.agrees:
-                suspicious.append(area)
-        shift = best_shift(scored.probabilities, scored.mask)
-        if shift is not None:
-            rows, columns = shift
-            shifts.append(f"{place}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
-    return MaskReview(
-        run.info.val.records.shown_name(index),
-        run,
-        index,
-        slices=[scored.number for scored in worst],
-        score=mean(scored.score for scored in worst),
-        area_share=mean(area_share(scored.probabilities, scored.mask, background) for scored in worst),
-        areas=suspicious,
-        shifts=shifts,
-        equal_to=equal_to,
-    )
+        if score is not None:
+            # a copy, which does not keep the slices beside it in memory
+            worst.append((score, number, areas, probabilities.copy(), mask))
+            worst.sort(key=itemgetter(0))
+            del worst[WORST_SLICES:]
+    slices = []
+    for score, number, areas, probabilities, mask in worst:
+        share = area_share(probabilities, mask, background)
+        shift = best_shift(probabilities, mask)
+        slices.append(ReviewedSlice(number, score, share, shift, [area for area in areas if not area.agrees]))
+    return slices
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
@@ -238,20 +236,22 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
     The factors are the rank by score, the rank by missing objects, and the square root of the rank by areas. The score
     counts all pixels: many unsure borders lower it as much as a forgotten object. Areas may be parts of objects.
     """
-    from scipy.stats import rankdata  # takes a second
-
     last = len(reviews)
-    score_ranks = rankdata([review.score for review in reviews], "ordinal")
-    missing_ranks = rankdata([-review.missing for review in reviews], "ordinal")
-    area_ranks = rankdata([-review.area_share for review in reviews], "ordinal")
-    keys = []
-    for index, review in enumerate(reviews):
-        # masks that lack no object have the last rank, and so do masks without wrong areas
-        missing_rank = missing_ranks[index] if review.missing else last
-        area_rank = area_ranks[index] if review.area_share else last
-        rank = score_ranks[index] * missing_rank * math.sqrt(area_rank)
-        keys.append((not review.shifts, rank, review.name))
-    return [reviews[index] for index in sorted(range(last), key=keys.__getitem__)]
+    missing = np.array([review.missing for review in reviews])
+    shares = np.array([review.area_share for review in reviews])
+    # masks that lack no object have the last rank, and so do masks without wrong areas
+    ranks = _ranks([review.score for review in reviews]) * np.where(missing > 0, _ranks(-missing), last)
+    ranks = ranks * np.sqrt(np.where(shares > 0, _ranks(-shares), last))
+    keys = {}
+    for review, rank in zip(reviews, ranks.tolist(), strict=True):
+        is_shifted = any(part.shift for part in review.slices)
+        keys[review] = (not is_shifted, rank, review.name)
+    return sorted(reviews, key=keys.__getitem__)
+
+
+def _ranks(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The rank of each value, 1 for the smallest; of equal ones the first has the lower rank."""
+    return np.argsort(np.argsort(values, kind="stable")) + 1
 
 
 def equal_images(train: Records, val: Records) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The page of a comparison: settings, curves, and the same images as several runs have predicted them.
 
-Module: train_utils/comparison/page.py.
+Module: compare.py.
 """
 
 import re
@@ -13,8 +13,8 @@ from PIL import Image
 from support.comparisons import HARD, run_compare, write_run
 from support.reports import Page, charts_of, embedded_picture
 
+from compare import IMAGES
 from tasks.charts import SERIES
-from train_utils.comparison.page import IMAGES
 
 
 def tag_count(page: Page, tag: str) -> int:

@@ -25,10 +25,10 @@ def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
     runs = write_seeds(tmp_path, "a", [0.0, 0.1, 0.2], num_workers=9, tracker="none")
     runs.append(write_run(tmp_path / "fold", fold="2/5"))
     change_record(runs[0], "run", git_commit="z")
-    (recipe,) = recipes_of(runs)
-    assert recipe.label == "A"
-    assert len(recipe.runs) == 4
-    assert settings_table([recipe]).rows == []
+    recipes = recipes_of(runs)
+    assert list(recipes) == ["A"]
+    assert len(recipes["A"]) == 4
+    assert settings_table(recipes).rows == []
 
 
 def test_settings_that_were_typed_belong_to_a_recipe(tmp_path):
@@ -46,7 +46,7 @@ def test_a_typed_setting_is_of_another_recipe_than_a_chosen_one_whatever_the_ord
     runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs, fold=f"{epochs}/9") for epochs in (7, 8)]
     runs += [write_run(tmp_path / "typed", epochs=8, **typed), write_run(tmp_path / "c", epochs=8, seed=3, **typed)]
     for order in (runs, runs[::-1]):
-        groups = [{run.folder.name for run in recipe.runs} for recipe in recipes_of(order)]
+        groups = [{run.folder.name for run in group} for group in recipes_of(order).values()]
         assert sorted(groups, key=len) in ([{"7", "8"}, {"typed", "c"}], [{"typed", "c"}, {"7", "8"}])
 
 
@@ -70,8 +70,8 @@ def test_settings_without_effect_on_the_numbers_belong_to_no_recipe(tmp_path):
     intervals = dict.fromkeys(("checkpoint_every", "keep_checkpoints", "log_every", "num_workers", "trace_steps"), 7)
     places = dict.fromkeys(("tracker", "like", "output_dir", "resume", "push_to_hub"), "x")
     second = write_run(tmp_path / "b", **switches, **intervals, **places, processes_per_volume=2)
-    (recipe,) = recipes_of([first, second])
-    assert len(recipe.runs) == 2
+    (recipe,) = recipes_of([first, second]).values()
+    assert len(recipe) == 2
 
 
 def test_differing_settings_have_a_value_for_each_recipe(tmp_path):

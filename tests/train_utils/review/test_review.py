@@ -88,7 +88,8 @@ def test_a_folder_that_cannot_be_made_is_refused_before_masks_are_reviewed(stand
 def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(stand_in, tmp_path):
     failure, *masks, last_line = run_review("--runs", "a", "--output", tmp_path).stdout.splitlines()
     assert failure == "runs/x: it is left out"
-    assert masks[:2] == ["score 0.0000, 0.png: nothing in particular", "score 0.0100, 1.png: moved"]
+    moved = "the mask fits better when it is moved by +5 rows and -4 columns"
+    assert masks[:2] == ["score 0.0000, 0.png: nothing in particular", f"score 0.0100, 1.png: {moved}"]
     assert masks[9:] == ["score 0.0900, 9.png: nothing in particular"]
     assert last_line == f"12 masks reviewed, 2 look wrong; page in {tmp_path / 'review.html'}"
 

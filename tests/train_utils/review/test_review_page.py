@@ -1,11 +1,10 @@
 """The files of a review: the page with the worst masks, the table of all, and the list for --exclude.
 
-Modules: train_utils/review/page.py.
+Module: review.py.
 """
 
 import csv
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +17,7 @@ from support.volumes import RAS, write_nifti
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import ListRows, Metadata, Records
-from train_utils.review.page import write_review
+from review import write_review
 from train_utils.review.reviews import MaskReview, ReviewedRun
 
 
@@ -41,7 +40,7 @@ def image_review(tmp_path) -> MaskReview:
     pred = np.zeros((900, 600), np.uint8)
     pred[90:390, 60:240] = 1
     run = run_of(str(tmp_path / "image.png"), str(tmp_path / "mask.png"), pred)
-    return replace(mask_review("a.png", 0.25, 0.5, 0.75), run=run)
+    return mask_review("a.png", 0.25, 0.5, 0.75, run=run)
 
 
 def test_each_column_of_the_table_holds_its_number(tmp_path, image_review):
@@ -84,7 +83,7 @@ def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path, 
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", voxels.astype(np.uint8), affine)),))
     run = run_of(image, label, np.zeros((2, 40, 50), np.uint8), dims=3)
-    shown = pictures_of(tmp_path, replace(mask_review("case"), run=run, slices=[1]))["image"].astype(int)
+    shown = pictures_of(tmp_path, mask_review("case", run=run, number=1))["image"].astype(int)
     assert shown.shape[:2] == shape
     corners = shown[[2, 2, -3, -3], [2, -3, 2, -3], 0]
     assert corners.argmax() == 3  # the patient's left is on the right, and anterior is up

@@ -4,7 +4,6 @@ Modules: train_utils/review/reviews.py.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from runtime.errors import DataError, UserError
 from tasks.classes.loss import Classes
 from train_utils.review import reviews as reviews_module
 from train_utils.review.reviewed_masks import Area
-from train_utils.review.reviews import MaskReview, review_mask, worst_first
+from train_utils.review.reviews import MaskReview, ReviewedSlice, worst_first, worst_slices
 from unet.config import Preprocess
 
 
@@ -159,8 +158,8 @@ def test_the_background_may_be_any_class(monkeypatch):
         monkeypatch.setattr(
             reviews_module, "predicted_slices", lambda run, index, *, found=(probabilities, mask): [found]
         )
-        review = review_mask(run, 0, [], None)
-        said.append((review.area_share, [area.text for area in review.areas]))
+        (part,) = worst_slices(run, 0, [])
+        said.append((part.area_share, [area.text for area in part.areas]))
     assert said[0] == said[1] == said[2]
     assert said[0][1] == ["cell of 63 pixels at row 15, column 24 is missing in the mask"]
 
@@ -188,7 +187,7 @@ def test_findings_are_the_surest_first_from_seventy_percent_on():
         Area(True, "car", 50, 1.0, False, "car is not seen", 0.9),
         Area(False, "car", 50, 1.0, False, None, 0.75),
     ]
-    review = replace(mask_review("a.png"), areas=areas)
+    review = MaskReview("a.png", RunStandIn("a", []), 0, [ReviewedSlice(0, 0.5, 0.0, None, areas)])
     assert review.problems == ["car is not seen (90% sure)", "car is missing (72% sure)"]
     assert review.missing == 0.75
 
@@ -203,8 +202,8 @@ def test_a_volume_is_judged_by_its_three_worst_slices(monkeypatch):
     slices = [(np.where(sure > 0.5, share, 1 - share).astype(np.float32), mask) for share in shares]
     slices[1] = (slices[1][0], np.full_like(mask, 255))
     monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices))
-    of_volume = review_mask(run, 0, [], None)
-    assert of_volume.slices == [2, 4, 5]
+    of_volume = MaskReview("a", run, 0, worst_slices(run, 0, []))
+    assert [part.number for part in of_volume.slices] == [2, 4, 5]
     assert of_volume.score == pytest.approx(0.6, abs=1e-6)
     monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices[1:2]))
-    assert review_mask(run, 0, [], None) is None
+    assert worst_slices(run, 0, []) == []

@@ -23,10 +23,11 @@ class LandmarkSection(Section):
     }
     good = 0.98  # closeness: errors of a fiftieth of the diagonal
     scores_hint = (
-        "Errors are distances between true and predicted places of points that are in the image. Precision, recall and"
-        " AUROC are those of whether a point is in the image."
+        "Errors are distances between true and predicted places of points that are in the image. A column with <= holds"
+        " the share of points that are no further off than so many mm, or percent of the longer side; outliers are"
+        " further off than 10 of them. Precision, recall and AUROC are those of whether a point is in the image."
     )
-    views_hint = "Rings are true points, discs predicted ones; a line joins both."
+    views_hint = "Closeness is 1 - error / diagonal. Rings are true points, discs predicted ones; a line joins both."
 
     reader: PointReader
 

@@ -21,6 +21,7 @@ from train_utils.settings.record import RunSettings
 
 FEW_STEPS = 500  # with fewer steps masks are often poor
 FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on them
+FEW_PIXELS = 30  # the share of right pixels among fewer is luck
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
 QUARTERS = 4  # parts of the evaluations; over-fitting is searched for after the first part
 RISING_GAIN = 0.01  # a score that has gained more than this in the last quarter is still rising
@@ -76,7 +77,10 @@ def write_report(
     # what the run really used, some in place of flags
     resolved = {name: value for name, value in vars(settings).items() if not isinstance(value, dict)}
     resolved |= {f"profile: {name}": value for name, value in settings.profile.items()}
-    flags = {name: value for name, value in settings.flags.items() if name not in resolved}
+    flags = {}
+    for name, value in settings.flags.items():
+        if value is not None and name not in resolved:
+            flags[name] = value
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     machine = {"host CPUs": os.cpu_count(), "architecture": platform.machine(), "GPUs": ", ".join(gpus) or "none"}
     write_html(
@@ -106,7 +110,8 @@ def _calibration(best: Evaluation) -> list[Figure]:
     if report is None:
         return []
     text = CALIBRATION.format(score_text(report["expected_calibration_error"]))
-    return [Figure("Calibration", text, source=reliability_plot(report["bins"]))]
+    bins = [values for values in report["bins"] if values["pixels"] >= FEW_PIXELS]
+    return [Figure("Calibration", text, source=reliability_plot(bins))]
 
 
 def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
@@ -177,7 +182,7 @@ def remarks_on(
     """
     remarks = []
     is_measured = images >= FEW_IMAGES
-    if not is_measured and not is_generated:
+    if series(records, score) and not is_measured and not is_generated:
         remedy = "--fold 1/5 to --fold 5/5 measure all, if all are in one split (docs/data.md, Validation images)"
         if is_fold:
             remedy = "compare.py computes the mean of all folds (docs/comparing-runs.md)"

@@ -61,6 +61,7 @@ SHORT = {"steps": "94 of 1,200 steps", "is_short": True}
         ({"unfound": ["cat"], "image_kind": "volume"}, FLAT, ["give --class-weights auto or volumes that show it"]),
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
         ({"images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
+        ({"images": 9} | SHORT, FLAT[:1], ["Only 94 of 1,200 steps were made"]),  # and no score yet
         ({"images": 9, "is_fold": True}, FLAT, ["on 9 images only", "compare.py computes the mean of all folds"]),
         ({}, RISING, ["still rising when the run ended", "--max-steps"]),
         ({}, OVER_AND_RISING, ["still rising when the run ended"]),

@@ -1,7 +1,7 @@
 """The U-Net speedrun: what default commands score after equal processor time, on five small public data sets.
 
 python benchmarks/speedrun.py run DATA RESULTS --pytorch-unet CHECKOUT
-python benchmarks/speedrun.py run DATA RESULTS --peer "nnU-Net 2.6=bash peer.sh {data} {minutes} {seed} {folder}"
+python benchmarks/speedrun.py run DATA RESULTS --peer "NAME=COMMAND {data} {minutes} {seed} {folder}"
 python benchmarks/speedrun.py table RESULTS
 
 What DATA holds is said in benchmarks/sets.py. Each program has one core and one thread, and trains on the same RGB
@@ -12,7 +12,8 @@ their own size. Each run becomes a line of RESULTS/speedrun.jsonl, and is not re
   include evaluations and the report; and the same with `--encoder none`, without pretrained weights.
 - Pytorch-UNet, a checkout of https://github.com/milesial/Pytorch-UNet: `train.py --classes N --amp`. Its weights are
   kept where the time of its main process ends; it holds out a tenth of the training images, and takes no seed.
-- A peer: any command that writes the masks into {folder}/masks, with the mask values and names of {data}/val/masks.
+- A peer: any command that writes the masks into {folder}/masks, with the mask values and names of {data}/val/masks;
+  nnU-Net's is benchmarks/nnunet_peer.py.
 """
 
 import argparse

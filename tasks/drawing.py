@@ -244,6 +244,7 @@ def render_points(
     picture = Image.fromarray(rgb)
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
+    ring_width = max(2, radius // 4)  # rings, too, are still there when a large picture is reduced
     found_spots = _spots(predicted, factor)
     true_spots = _spots(truth, factor)
     for number, spot in true_spots.items():
@@ -255,7 +256,7 @@ def render_points(
         if number in found_spots:
             _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
         if number in true_spots:
-            _disc(pen, true_spots[number], radius + 2, outline=tuple(color), width=2)
+            _disc(pen, true_spots[number], radius + ring_width, outline=tuple(color), width=ring_width)
     return np.asarray(picture)
 
 

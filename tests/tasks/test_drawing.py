@@ -202,6 +202,13 @@ def test_the_line_from_a_found_point_to_the_true_one_is_visible_on_any_ground(gr
     assert (across != ground).sum() in (1, 2)
 
 
+@pytest.mark.parametrize(("side", "width"), [(480, 2), (2400, 4), (6000, 10)])
+def test_rings_are_as_wide_as_large_pictures_need_that_are_shown_reduced(side, width):
+    nowhere = np.full((1, 2), np.nan)
+    picture = render_points(np.zeros((200, side), np.uint8), nowhere, np.array([[100.0, 150.0]]))
+    assert picture[100].any(axis=1).sum() == pytest.approx(2 * width, abs=2)
+
+
 def test_found_points_are_discs_and_true_ones_rings_with_a_line_to_what_was_found():
     colors = [tuple(color) for color in palette(4)[1:].tolist()]
     image = np.zeros((480, 480), np.uint8)

@@ -205,7 +205,7 @@ def settings_table(recipes: Recipes) -> Table:
     texts: dict[str, dict[str, list[str]]] = {}  # of each setting in each recipe
     for label, runs in recipes.items():
         for run in runs:
-            versions = {name: run.settings.run.get(name) for name in VERSIONS}
+            versions = {name: run.settings.run[name] for name in VERSIONS if name in run.settings.run}
             for name, value in (_settings(run) | versions).items():
                 texts.setdefault(name, {}).setdefault(label, []).append(plain_text(value))
     rows = []

@@ -91,6 +91,12 @@ def test_differing_settings_have_a_value_for_each_recipe(tmp_path):
     ]
 
 
+def test_a_version_that_one_run_has_not_recorded_is_no_difference(tmp_path):
+    runs = [*write_seeds(tmp_path, "a", [0.0, 0.0]), write_run(tmp_path / "b", epochs=9)]
+    change_record(runs[1], "run", torch=None)
+    assert settings_table(recipes_of(runs)).cells()[1:] == [["epochs", "3", "9"]]
+
+
 def test_a_row_of_a_recipe_has_scores_images_steps_seeds_and_folders(tmp_path):
     runs = [write_run(tmp_path / "a", fold="3/5", seed=0), write_run(tmp_path / "b", [0.2] * 1003, fold="2/5", seed=0)]
     runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))

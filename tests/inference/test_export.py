@@ -161,7 +161,8 @@ def test_the_graph_resizes_bytes_as_predict_py_does(channels, size, target):
 def test_the_graph_resizes_real_numbers_as_predict_py_does(channels, size, target):
     image = np.random.default_rng(0).normal(1000, 300, (*size, channels)).astype(np.float32)
     expected = resize_image(image, target).transpose(2, 0, 1)
-    np.testing.assert_array_equal(resize_bicubic(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
+    resized = resize_bicubic(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0]
+    np.testing.assert_allclose(resized, expected, rtol=2e-7)  # each processor sums in its own order
 
 
 def checked_batches(config: UNetConfig) -> list[np.ndarray]:

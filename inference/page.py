@@ -9,7 +9,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
-from PIL import Image
 
 from data_utils.image_io.reader import read_header, read_image
 from inference.inputs import find_inputs
@@ -19,9 +18,9 @@ from inference.requested_outputs import RequestedOutputs
 from runtime.device import best_device
 from runtime.errors import ImageError
 from tasks import new_format
+from tasks.drawing import save_picture
 from tasks.job import OVERLAY, Job
 from tasks.prediction import PredictedImage
-from tasks.prediction_files import OVERLAY_LEVEL
 from tasks.prediction_format import MaskFormat, PredictionFormat
 from tasks.task import Scores
 from unet.config import UNetConfig
@@ -134,6 +133,6 @@ def _figure(title: str, pixels: np.ndarray) -> str:
     """A picture (H, W, 3) in HTML that holds it, so that no further file is written."""
     step = max(1, max(pixels.shape) // SHOWN_SIDE)
     buffer = BytesIO()
-    Image.fromarray(pixels[::step, ::step]).save(buffer, "png", compress_level=OVERLAY_LEVEL)
+    save_picture(buffer, pixels[::step, ::step])
     address = f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
     return f'<figure><figcaption>{title}</figcaption><img src="{address}" alt="{title.lower()}"></figure>'

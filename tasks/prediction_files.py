@@ -21,14 +21,12 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
 from runtime.files import replace_file
 from runtime.scratch import release, row_spans, zeros
-from tasks.drawing import outline_width, to_rgb, value_limits
+from tasks.drawing import PICTURE_LEVEL, outline_width, to_rgb, value_limits
 from tasks.job import MASK, OVERLAY, PROBABILITIES, Job
 from tasks.prediction import PredictedImage
 
 SAMPLED_ROWS = 64  # the brightness of a large image's overlay is chosen by so many rows
-# levels of compression
-MASK_LEVEL = 6
-OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
+MASK_LEVEL = 6  # of compression
 TILE = 256  # pixels of a side of a tile of a TIFF
 CLASSIC_BYTES = 2**32 - 2**24  # larger TIFFs have offsets of 8 bytes
 
@@ -128,7 +126,7 @@ def save_overlay(image: PredictedImage, draw: Callable[[np.ndarray, np.ndarray],
         return drawn[above : len(drawn) - below]
 
     with replace_file(image.job.file(OVERLAY)) as file:
-        write_png(file, (height, width), map(draw_rows, row_spans(height)), OVERLAY_LEVEL)
+        write_png(file, (height, width), map(draw_rows, row_spans(height)), PICTURE_LEVEL)
 
 
 def _read(picture: WindowedImage, rows: slice, name: str) -> np.ndarray:

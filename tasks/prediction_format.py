@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from PIL import Image
 
 from data_utils.class_map import MOST_IN_MASK
 from data_utils.image_io.dicom.write import Regions
@@ -18,7 +17,7 @@ from data_utils.image_io.formats import Segments
 from data_utils.image_io.volumes import read_volume, write_regions
 from data_utils.targets.reader import MaskReader
 from runtime.files import replace_file
-from tasks.drawing import join_in_row, orthogonal_slices, spread_voxels, to_rgb, value_limits
+from tasks.drawing import join_in_row, orthogonal_slices, save_picture, spread_voxels, to_rgb, value_limits
 from tasks.job import MASK, NIFTI, OVERLAY, PROBABILITIES, STRUCTURES, UNCERTAINTY, Job
 from tasks.polygons import POLYGONS, Areas, Properties, save_polygons
 from tasks.prediction import UNSURE_LEVEL, PredictedImage, Prediction
@@ -157,7 +156,7 @@ class MaskFormat(PredictionFormat):
             shown_labels = orthogonal_slices(labels, voxel, header.spacing)
             pictures.append(self.section.draw(to_rgb(slices, limits), shown_labels))
         with replace_file(job.file(OVERLAY)) as file:
-            Image.fromarray(join_in_row(pictures)).save(file, "png")
+            save_picture(file, join_in_row(pictures))
 
     def write_mask(self, image: PredictedImage) -> None:
         """Write the mask."""

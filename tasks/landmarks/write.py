@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_image
@@ -21,7 +20,7 @@ from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, 
 from data_utils.sources.records import Record
 from runtime.errors import DataError, SettingsError
 from runtime.files import replace_file
-from tasks.drawing import render_points
+from tasks.drawing import render_points, save_picture
 from tasks.job import OVERLAY, PROBABILITIES, Job
 from tasks.landmarks.decode import PredictedPoints
 from tasks.landmarks.reader import PointReader
@@ -67,7 +66,7 @@ class PointFormat(PredictionFormat):
         positions = points.positions(size)
         if OVERLAY in extensions:
             with replace_file(job.file(OVERLAY)) as file:
-                Image.fromarray(self._picture(image, points)).save(file, "png")
+                save_picture(file, self._picture(image, points))
         if job.volume is None:
             written = from_pixels(positions, self.task.space, (size[0], size[1]))
         else:

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
-from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import IMAGE_SUFFIXES
 from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
-from tasks.drawing import join_in_row
+from tasks.drawing import join_in_row, save_picture
 from tasks.section import Section
 from tasks.task import Scores
 from train_utils.reporting.pages import reduce_picture
@@ -115,7 +114,7 @@ def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
     for name, picture in pictures.items():
         file = picture_file(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(file)
+        save_picture(file, picture)
 
 
 def picture_file(folder: Path, name: str) -> Path:

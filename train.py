@@ -60,7 +60,7 @@ def main() -> None:
         network, args.planned_optimizer, args.learning_rate, args.weight_decay, accelerator.distributed_type
     )
     state = run.state()
-    schedule = run.schedule(args, data, accelerator.num_processes)
+    schedule = run.schedule(args, data, accelerator.num_processes, accelerator.device)
     steps = schedule.remaining_steps(state.step)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(

@@ -4,9 +4,10 @@ import ctypes
 import math
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import torch
 from runtime.errors import MemoryShortage, one_line
 
 WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them wait for a disk or a network
+CORES_EVERY = 5  # seconds between two measurements of idle cores
 # control groups: https://docs.kernel.org/admin-guide/cgroup-v2.html, and of version 1
 # https://docs.kernel.org/admin-guide/cgroup-v1/memory.html and https://docs.kernel.org/scheduler/sched-bwc.html
 PROCESS = Path("/proc/self/cgroup")  # the groups of this process
@@ -60,6 +62,42 @@ def default_workers(device: torch.device) -> int:
     if device.type == "cpu":
         return 1 if share > 1 else 0
     return max(1, min(share, 16))
+
+
+class IdleCores:
+    """The cores that other programs leave idle, for as many threads of this one.
+
+    The threads of an operation wait for each other, and so for any program that holds a core of theirs: an evaluation
+    on two threads then takes up to ten times as long as on one.
+    """
+
+    def __init__(self) -> None:
+        self.most_threads = torch.get_num_threads()
+        self._measured_at = time.monotonic()
+        self._others = _processor_seconds_of_others()
+
+    def use(self) -> None:
+        """Compute on as many threads as cores were idle in the last seconds, on one at least."""
+        elapsed = time.monotonic() - self._measured_at
+        if self.most_threads == 1 or elapsed < CORES_EVERY:
+            return
+        others = _processor_seconds_of_others()
+        idle = (os.cpu_count() or 1) - (others - self._others) / elapsed
+        torch.set_num_threads(max(1, min(self.most_threads, round(idle))))
+        self._measured_at += elapsed
+        self._others = others
+
+
+def _processor_seconds_of_others() -> float:
+    """The processor seconds of all other programs so far, without those that are nice and yield to this one."""
+    machine = psutil.cpu_times()
+    seconds = machine.user + machine.system
+    program = psutil.Process()
+    for process in (program, *program.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a loader process that has just ended
+            own = process.cpu_times()
+            seconds -= own.user + own.system
+    return seconds
 
 
 def keep_freed_memory(device: torch.device) -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from runtime.distributed import on_main
 from runtime.launch import launcher_words
+from runtime.machine import IdleCores
 from train_utils.optim import learning_rate
 from train_utils.run_state import Progress, RunState, StepResult
 from train_utils.settings.train_settings import TrainSettings
@@ -60,6 +61,7 @@ class Clock:
         minutes_used: what the run had used of them when its checkpoint was saved.
         report_share: how many times as long as an evaluation the report's pictures take.
         spaces_evaluations: whether evaluations wait until they keep to their part of the time.
+        cores: those of a run on the CPU, which other programs slow down; None on other devices.
 
     Attributes:
         progress: what the main process has said last.
@@ -72,11 +74,13 @@ class Clock:
         *,
         report_share: float = 0.0,
         spaces_evaluations: bool = True,
+        cores: IdleCores | None = None,
     ) -> None:
         self.budget = int(60_000 * (minutes or 0))
         self.before = int(60_000 * minutes_used)
         self.report_share = report_share
         self.spaces_evaluations = spaces_evaluations
+        self.cores = cores
         self.progress = Progress()
         self._first_share: float | None = None  # the share of the time that was over when training began here
         self._largest_share = 0.0  # of those that this process has said
@@ -115,6 +119,8 @@ class Clock:
 
     def note(self, results: Sequence[StepResult]) -> None:
         """Take over the progress that came with steps; all processes have the same results."""
+        if self.budget and self.cores is not None:
+            self.cores.use()
         if results:
             self.progress = results[-1].progress
             if self._first_share is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 
@@ -33,6 +34,7 @@ from runtime.launch import (
     explained_launch,
     say_profile,
 )
+from runtime.machine import IdleCores
 from runtime.redact import redact_all
 from runtime.settings import as_flags
 from runtime.values import checked
@@ -88,7 +90,7 @@ class OpenedRun:
         """Where the run stands before its first step here."""
         return RunState() if self.checkpoint is None else self.checkpoint.state
 
-    def schedule(self, args: TrainSettings, info: DatasetInfo, processes: int) -> Schedule:
+    def schedule(self, args: TrainSettings, info: DatasetInfo, processes: int, device: torch.device) -> Schedule:
         """The schedule by the steps of the run or, with --max-minutes, by the clock.
 
         A resumed run whose steps were counted keeps them, unless --epochs gives others.
@@ -103,6 +105,7 @@ class OpenedRun:
             self.state().elapsed / 60_000,
             report_share=report_share(info, processes, takes_pictures=takes_pictures(args.tracker)),
             spaces_evaluations=self.flags.eval_every is None,
+            cores=IdleCores() if device.type == "cpu" else None,
         )
         steps_per_epoch = math.ceil(len(info.train) / args.planned_batch_size)
         total_steps = max_steps or (args.epochs or 0) * steps_per_epoch

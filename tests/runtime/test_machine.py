@@ -2,8 +2,10 @@
 
 import os
 import sys
+import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -108,6 +110,30 @@ def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
     assert machine.available_cpus() == 64
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert machine.available_cpus() == 1
+
+
+@pytest.mark.parametrize(
+    ("cpus", "others", "threads", "used"),
+    [(2, 0.1, 2, 2), (2, 0.9, 2, 1), (2, 2.0, 2, 1), (8, 3.0, 8, 5), (8, 3.0, 4, 4), (8, 0.0, 1, 1)],
+)
+def test_a_run_by_the_clock_computes_on_as_many_threads_as_other_programs_leave_cores(
+    monkeypatch, cpus, others, threads, used
+):
+    seconds = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(time, "monotonic", lambda: seconds.now)
+    monkeypatch.setattr(
+        psutil, "cpu_times", lambda: SimpleNamespace(user=0.9 * others * seconds.now, system=0.1 * others * seconds.now)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    cores = machine.IdleCores()
+    try:
+        for seconds.now in (10.0, 11.0, 20.0):
+            cores.use()
+            assert torch.get_num_threads() == used
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_peak_of_memory_is_not_held_by_an_error():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.in_process import parsed
 from support.runs import opened_run, unplanned
 from support.splits import unread_info, unread_split
@@ -133,13 +134,14 @@ def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags
     assert line == " ".join(filter(None, [shlex.join(["python", "train.py", *flags]), added]))
 
 
+CPU = torch.device("cpu")
 IMAGES = unread_info(unread_split(9, (64, 64)))
 VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
 
 
 def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path, capsys):
     flags = unplanned("--max-minutes", "3")
-    schedule = opened_run(tmp_path, flags, checkpoint_of(total_steps=70)).schedule(flags, IMAGES, 1)
+    schedule = opened_run(tmp_path, flags, checkpoint_of(total_steps=70)).schedule(flags, IMAGES, 1, CPU)
     assert schedule.total_steps == 70
     assert not schedule.clock.budget
     assert "--max-minutes has no effect on a resumed run, which keeps its 70 steps" in capsys.readouterr().out
@@ -151,7 +153,7 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path, epo
     checkpoint = checkpoint_of(flags={"max_minutes": 3}, total_steps=recorded)
     checkpoint.state.elapsed = 90_000
     flags = unplanned("--max-minutes", "3", *epochs)
-    schedule = opened_run(tmp_path, flags, checkpoint).schedule(flags, IMAGES, 1)
+    schedule = opened_run(tmp_path, flags, checkpoint).schedule(flags, IMAGES, 1, CPU)
     assert schedule.total_steps == total_steps
     assert schedule.clock.budget == 180_000
     assert schedule.clock.before == 90_000

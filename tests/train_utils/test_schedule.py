@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.runs import opened_run, unplanned
 from support.splits import unread_info, unread_split
 
@@ -20,7 +21,8 @@ from train_utils.schedule import Clock, Schedule
 def schedule_of(*flags: str, images: int = 10, total_steps: int | None = None) -> Schedule:
     """The schedule of a run on ten images, four a step: three steps an epoch."""
     args = replace(unplanned(*flags), max_steps=total_steps)
-    return opened_run(Path("run"), args).schedule(args, unread_info(unread_split(images, (64, 64))), processes=1)
+    data = unread_info(unread_split(images, (64, 64)))
+    return opened_run(Path("run"), args).schedule(args, data, processes=1, device=torch.device("cpu"))
 
 
 def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:
